@@ -1,0 +1,42 @@
+# Two commands: `make demo` makes pictures, `make test` proves the code. Both set everything up first.
+PYTHON ?= python3
+DEMO   := tools/demo
+BUNDLE := bundles/demo
+
+.PHONY: demo test lint typecheck results clean
+
+demo: .venv-demo/ready
+	.venv-demo/bin/coolsd-trt build --target $(DEMO)/target --draft $(DEMO)/draft \
+	    --image-decoder $(DEMO)/image_tokenizer --out $(BUNDLE)
+	.venv-demo/bin/coolsd-trt generate $(BUNDLE) --class cat-face --class animal-mammal --class country-flag \
+	    --class food-fruit -n 4 --seed 1 --grid --out pictures/demo.png
+
+test: .venv/ready lint typecheck
+	.venv/bin/python -m pytest
+
+lint: .venv/ready
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+# The type checker wants to see the folders under the import package's name.
+typecheck: .venv/ready
+	mkdir -p build/typed/coolsd_trt
+	for folder in runtime engines export tools; do ln -sfn ../../../$$folder build/typed/coolsd_trt/$$folder; done
+	cd build/typed && ../../.venv/bin/mypy --config-file ../../pyproject.toml --cache-dir ../mypy -p coolsd_trt
+
+# The measured table of the README and docs; some minutes.
+results: .venv/ready
+	.venv/bin/python -m coolsd_trt.tools.bench.rules $(BUNDLE)
+
+.venv-demo/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-demo
+	.venv-demo/bin/pip install --quiet -c constraints.txt -e '.[cpu,export]'
+	touch $@
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	.venv/bin/pip install --quiet -c constraints.txt -e '.[cpu,export,torch,dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .venv-demo build bundles pictures *.egg-info

@@ -1,0 +1,102 @@
+"""The schema of `manifest.json`, the description every bundle starts with."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..runtime.config import SamplingConfig, SpeculativeConfig
+
+SCHEMA_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FileRecord(_Part):
+    """One file of the bundle. name: relative to it. size in bytes."""
+
+    name: str
+    size: int = Field(ge=0)
+    sha256: str = Field(min_length=64, max_length=64)
+
+
+class Tensor(_Part):
+    """One graph input or output; symbolic dimensions are names."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+class TransformerSpec(_Part):
+    """A target or draft graph: its files (the .onnx first) and the sizes its caches are allocated from."""
+
+    files: tuple[FileRecord, ...] = Field(min_length=1)
+    precision: Literal["fp32"] = "fp32"
+    lowering: Literal["tensor_scatter"] = "tensor_scatter"
+    layers: int = Field(ge=1)
+    kv_heads: int = Field(ge=1)
+    head_dim: int = Field(ge=2)
+    hidden_size: int = Field(ge=1)
+    vocab_size: int = Field(ge=1)
+    parameters: int = Field(ge=1)
+    positions: int = Field(ge=1, description="rows of the RoPE table: the longest sequence")
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+class ImageDecoderSpec(_Part):
+    """The graph from codes to pixels. image_size: (height, width)."""
+
+    files: tuple[FileRecord, ...] = Field(min_length=1)
+    precision: Literal["fp32"] = "fp32"
+    image_size: tuple[int, int]
+    parameters: int = Field(ge=1)
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+class ClassCondition(_Part):
+    """Class-conditional models. names: index = class id. id_offset: input id of class 0. null_class: the CFG class."""
+
+    kind: Literal["class"] = "class"
+    names: tuple[str, ...] = Field(min_length=1)
+    id_offset: int
+    null_class: int
+
+
+class Source(_Part):
+    """A checkpoint the bundle was made from. role: target, draft or image_decoder."""
+
+    role: str
+    path: str
+    sha256: str
+
+
+class Manifest(_Part):
+    """Everything a reader needs before it opens an engine file."""
+
+    schema_version: int = SCHEMA_VERSION
+    name: str
+    family: str
+    build_key: str = Field(description="hash of the sources, the options and the exporter; equal key, equal bundle")
+    condition: ClassCondition
+    grid: tuple[int, int]
+    prefix_length: int = Field(ge=1)
+    max_draft_length: int = Field(ge=0)
+    target: TransformerSpec
+    draft: TransformerSpec | None = None
+    image_decoder: ImageDecoderSpec
+    sampling: SamplingConfig = SamplingConfig()
+    speculative: SpeculativeConfig = SpeculativeConfig()
+    sources: tuple[Source, ...]
+    tools: dict[str, str]
+
+    def files(self) -> list[FileRecord]:
+        """All files the bundle must have beside the manifest."""
+        parts = [part for part in (self.target, self.draft, self.image_decoder) if part is not None]
+        return [record for part in parts for record in part.files]

@@ -1,0 +1,139 @@
+"""onnxruntime on the CPU: caches are updated in place, one buffer bound as past and as present."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..runtime.errors import BackendError
+from ..runtime.protocols import StepOutput
+from .manifest import TransformerSpec
+
+
+def open_session(path: Path, threads: int | None) -> Any:
+    """An inference session on the CPU provider. Raises: BackendError with onnxruntime's own words."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    # Spinning workers make a loaded machine 2x slower and an idle one barely faster.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises bare pybind exceptions
+        raise BackendError(f"{path}: onnxruntime {onnxruntime.__version__} can't load it: {error}") from None
+
+
+@dataclass
+class _Bound:
+    """Host buffers of one step shape, and the I/O binding that points at them."""
+
+    inputs: dict[str, NDArray[Any]]
+    outputs: dict[str, NDArray[np.float32]]
+    binding: Any
+
+
+class OrtTransformer:
+    """A target or draft graph with static caches [rows, kv_heads, cache_length, head_dim] float32.
+
+    Buffers and bindings are made once per (rows, S) and reused; a step allocates nothing.
+    """
+
+    def __init__(self, path: Path, spec: TransformerSpec, threads: int | None = None) -> None:
+        self._session = open_session(path, threads)
+        self._spec = spec
+        self._takes_features = any(tensor.name == "features" for tensor in spec.inputs)
+        self._caches: dict[str, NDArray[np.float32]] = {}
+        self._bound: dict[tuple[int, int], _Bound] = {}
+
+    @property
+    def cache_length(self) -> int:
+        return next(iter(self._caches.values())).shape[2] if self._caches else 0
+
+    def allocate(self, rows: int, cache_length: int) -> None:
+        spec = self._spec
+        if cache_length > spec.positions:
+            raise BackendError(f"a cache of {cache_length} positions was asked; the graph has {spec.positions}.")
+        if self.cache_length == cache_length and len(self._caches["key_0"]) >= rows:
+            return
+        shape = (rows, spec.kv_heads, cache_length, spec.head_dim)
+        names = [f"{kind}_{i}" for i in range(spec.layers) for kind in ("key", "value")]
+        self._caches = {name: np.zeros(shape, dtype=np.float32) for name in names}
+        self._bound.clear()
+
+    def step(
+        self,
+        input_ids: NDArray[np.int64],
+        position_ids: NDArray[np.int64],
+        mask: NDArray[np.bool_],
+        write_indices: NDArray[np.int64],
+        features: NDArray[np.float32] | None = None,
+    ) -> StepOutput:
+        rows, length = input_ids.shape
+        bound = self._bound.get((rows, length)) or self._bind(rows, length)
+        bound.inputs["input_ids"][...] = input_ids
+        bound.inputs["position_ids"][...] = position_ids
+        bound.inputs["mask"][...] = mask
+        bound.inputs["write_indices"][...] = write_indices
+        if self._takes_features:
+            bound.inputs["features"][...] = features
+        try:
+            self._session.run_with_iobinding(bound.binding)
+        except Exception as error:  # onnxruntime raises bare pybind exceptions
+            raise BackendError(f"onnxruntime failed in a step of {rows} rows x {length} tokens: {error}") from None
+        return StepOutput(bound.outputs["logits"], bound.outputs["hidden"])
+
+    def copy_row(self, source: int, destination: int) -> None:
+        for cache in self._caches.values():
+            cache[destination] = cache[source]
+
+    def close(self) -> None:
+        self._bound.clear()
+        self._caches.clear()
+        self._session = None
+
+    def _bind(self, rows: int, length: int) -> _Bound:
+        spec = self._spec
+        inputs: dict[str, NDArray[Any]] = {
+            "input_ids": np.zeros((rows, length), dtype=np.int64),
+            "position_ids": np.zeros((rows, length), dtype=np.int64),
+            "mask": np.zeros((rows, 1, length, self.cache_length), dtype=np.bool_),
+            "write_indices": np.zeros(rows, dtype=np.int64),
+        }
+        if self._takes_features:
+            inputs["features"] = np.zeros((rows, length, spec.hidden_size), dtype=np.float32)
+        outputs = {
+            "logits": np.zeros((rows, length, spec.vocab_size), dtype=np.float32),
+            "hidden": np.zeros((rows, length, spec.hidden_size), dtype=np.float32),
+        }
+        binding = self._session.io_binding()
+        for name, array in inputs.items():
+            binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        for name, array in outputs.items():
+            binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        for name, cache in self._caches.items():
+            # The first `rows` rows are contiguous, so a smaller batch is the same pointer with a smaller shape.
+            shape = (rows, *cache.shape[1:])
+            binding.bind_input(f"past_{name}", "cpu", 0, np.float32, shape, cache.ctypes.data)
+            binding.bind_output(f"present_{name}", "cpu", 0, np.float32, shape, cache.ctypes.data)
+        return self._bound.setdefault((rows, length), _Bound(inputs, outputs, binding))
+
+
+class OrtImageDecoder:
+    """The graph from codes to pixels."""
+
+    def __init__(self, path: Path, threads: int | None = None) -> None:
+        self._session = open_session(path, threads)
+
+    def decode(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+        """[N, rows * columns] int64 -> [N, 3, height, width] float32."""
+        pixels: NDArray[np.float32] = self._session.run(["pixels"], {"codes": tokens})[0]
+        return pixels
+
+    def close(self) -> None:
+        self._session = None

@@ -1,0 +1,1 @@
+"""Official checkpoints -> canonical weights -> ONNX graphs with KV-cache I/O -> a bundle."""

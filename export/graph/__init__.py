@@ -1,0 +1,1 @@
+"""ONNX graphs written directly, node by node: the target, the draft, the image decoder."""

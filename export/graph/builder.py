@@ -1,0 +1,147 @@
+"""A thin pen for ONNX graphs: nodes by op name, weights streamed to an external data file as they are added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from ...engines.manifest import Tensor
+
+# Page-aligned, so that runtimes can map the data file instead of copying it.
+ALIGNMENT = 4096
+# Smaller weights stay inside the .onnx, where shape inference can see them.
+EXTERNAL_BYTES = 4096
+IR_VERSION = 11
+PRODUCER = "coolsd-trt"
+
+Array = NDArray[Any]
+Dim = int | str
+
+
+class GraphBuilder:
+    """One graph in the making. Values are names; use as a context manager, then `save()` inside it.
+
+    Weights go to `<path>.data` one by one, so memory holds a single tensor at a time.
+    """
+
+    def __init__(self, path: Path, opset: int) -> None:
+        self.path = path
+        self.data_path = path.with_name(path.name + ".data")
+        self.parameters = 0
+        self._opset = opset
+        self._nodes: list[Any] = []
+        self._initializers: list[Any] = []
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._inputs: list[Any] = []
+        self._outputs: list[Any] = []
+        self._scope = ""
+        self._count = 0
+
+    def __enter__(self) -> GraphBuilder:
+        self._data = self.data_path.open("wb")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._data.close()
+        if not self.data_path.stat().st_size:
+            self.data_path.unlink()
+
+    def scope(self, name: str) -> None:
+        """Prefix of the names that follow, so that layers are told apart in profiles."""
+        self._scope = name
+
+    def input(self, name: str, dtype: type, shape: Sequence[Dim]) -> str:
+        self._inputs.append(helper.make_tensor_value_info(name, _onnx_type(dtype), list(shape)))
+        return name
+
+    def output(self, name: str, dtype: type, shape: Sequence[Dim]) -> None:
+        """Declare a value made under that name (see `named`) as graph output."""
+        self._outputs.append(helper.make_tensor_value_info(name, _onnx_type(dtype), list(shape)))
+
+    def op(self, kind: str, *inputs: str, named: str | None = None, **attributes: Any) -> str:
+        """Add a node with one output and return its name."""
+        return self.ops(kind, *inputs, outputs=[named or self._fresh(kind)], **attributes)[0]
+
+    def ops(self, kind: str, *inputs: str, outputs: Sequence[str] | int, **attributes: Any) -> list[str]:
+        """Add a node with several outputs (their names, or how many) and return their names."""
+        names = [self._fresh(kind) for _ in range(outputs)] if isinstance(outputs, int) else list(outputs)
+        self._nodes.append(helper.make_node(kind, list(inputs), names, name=names[0] + "/node", **attributes))
+        return names
+
+    def constant(self, value: Array) -> str:
+        """A small tensor; equal ones are shared."""
+        key = (value.dtype.str, value.shape, value.tobytes())
+        if key not in self._constants:
+            name = f"const_{len(self._constants)}"
+            self._initializers.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+            self._constants[key] = name
+        return self._constants[key]
+
+    def ints(self, *values: int) -> str:
+        """An int64 vector constant (shapes, axes, sizes)."""
+        return self.constant(np.array(values, dtype=np.int64))
+
+    def scalar(self, value: float) -> str:
+        return self.constant(np.array(value, dtype=np.float32))
+
+    def weight(self, name: str, value: Array) -> str:
+        """A trained tensor or a table; large ones are written to the data file right away."""
+        value = np.ascontiguousarray(value)
+        self.parameters += value.size
+        if value.nbytes < EXTERNAL_BYTES:
+            self._initializers.append(numpy_helper.from_array(value, name))
+            return name
+        self._data.write(b"\0" * (-self._data.tell() % ALIGNMENT))
+        tensor = TensorProto(name=name, data_type=_onnx_type(value.dtype.type), dims=value.shape)
+        tensor.data_location = TensorProto.EXTERNAL
+        location = {"location": self.data_path.name, "offset": self._data.tell(), "length": value.nbytes}
+        for key, entry in location.items():
+            tensor.external_data.add(key=key, value=str(entry))
+        self._data.write(memoryview(value).cast("B"))
+        self._initializers.append(tensor)
+        return name
+
+    def save(self) -> None:
+        """Write the .onnx and check it (`onnx.checker` with full shape inference)."""
+        self._data.flush()
+        graph = helper.make_graph(self._nodes, self.path.stem, self._inputs, self._outputs, self._initializers)
+        model = helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", self._opset)],
+            ir_version=IR_VERSION,
+            producer_name=PRODUCER,
+        )
+        self.path.write_bytes(model.SerializeToString())
+        onnx.checker.check_model(str(self.path), full_check=True)
+
+    @property
+    def input_specs(self) -> tuple[Tensor, ...]:
+        return tuple(_spec(value) for value in self._inputs)
+
+    @property
+    def output_specs(self) -> tuple[Tensor, ...]:
+        return tuple(_spec(value) for value in self._outputs)
+
+    def _fresh(self, kind: str) -> str:
+        self._count += 1
+        return f"{self._scope}/{kind.lower()}_{self._count}" if self._scope else f"{kind.lower()}_{self._count}"
+
+
+def _onnx_type(dtype: type) -> int:
+    kind: int = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return kind
+
+
+def _spec(value: Any) -> Tensor:
+    tensor = value.type.tensor_type
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
+    return Tensor(name=value.name, dtype=dtype, shape=tuple(d.dim_param or d.dim_value for d in tensor.shape.dim))

@@ -1,0 +1,142 @@
+"""The target's and the draft's graph, from the same Llama block.
+
+in : input_ids [B, S], position_ids [B, S], mask [B, 1, S, Smax] bool, write_indices [B],
+     (draft: features [B, S, H],) past_key_i, past_value_i [B, Hkv, Smax, D]
+out: logits [B, S, V], hidden [B, S, H], present_key_i, present_value_i
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...engines.bundle import record_file
+from ...engines.manifest import TransformerSpec
+from ..weights import Array, DraftWeights, LayerWeights, TargetWeights, TransformerShape
+from .attention import LOWERINGS, declare_cache
+from .builder import GraphBuilder
+from .rope import apply_rope, declare_rope, rope_tables, split_pairs
+
+LOWERING = "tensor_scatter"
+
+
+def write_target(path: Path, weights: TargetWeights, max_draft_length: int) -> TransformerSpec:
+    """Write the target to `path` (+ `.data`). hidden is post-norm: what an EAGLE draft wants.
+
+    Input ids 0..V-1 are image tokens, V + c is class c and V + num_classes the null class.
+    """
+    shape = weights.shape
+    with GraphBuilder(path, LOWERINGS[LOWERING].opset) as g:
+        stack = _Stack(g, shape, rope_tables(shape.grid, shape.head_dim, 1, max_draft_length))
+        table = np.concatenate([weights.token_embedding(), weights.class_embedding()])
+        x = g.op("Gather", g.weight("embedding", _fp32(table)), stack.input_ids)
+        for i in range(shape.layers):
+            x = stack.block(x, i, weights.layer(i))
+        g.scope("head")
+        hidden = rms_norm(g, x, "final_norm", weights.final_norm(), shape.norm_eps, named="hidden")
+        linear(g, hidden, "head.weight", weights.head(), named="logits")
+        return stack.finish()
+
+
+def write_draft(path: Path, weights: DraftWeights, head: Array, max_draft_length: int) -> TransformerSpec:
+    """Write the draft to `path` (+ `.data`). hidden is the predicted feature; logits are the target's head on it."""
+    shape = weights.shape
+    with GraphBuilder(path, LOWERINGS[LOWERING].opset) as g:
+        # Position j of the draft carries the feature of sequence position j and the token after it, hence one zero
+        # row less than the target and one spare row more.
+        stack = _Stack(g, shape, rope_tables(shape.grid, shape.head_dim, weights.zero_rows, max_draft_length + 1))
+        features = g.input("features", np.float32, ("batch", "tokens", shape.hidden))
+        embedded = g.op("Gather", g.weight("embedding", _fp32(weights.token_embedding())), stack.input_ids)
+        fc, bias = weights.fc()
+        x = linear(g, g.op("Concat", embedded, features, axis=2), "fc.weight", fc)
+        if bias is not None:
+            x = g.op("Add", x, g.weight("fc.bias", _fp32(bias)))
+        for i in range(shape.layers):
+            last = i == shape.layers - 1
+            x = stack.block(x, i, weights.layer(i), named="hidden" if last else None)
+        g.scope("head")
+        linear(g, x, "head.weight", head, named="logits")
+        return stack.finish()
+
+
+def rms_norm(g: GraphBuilder, x: str, name: str, weight: Array, eps: float, named: str | None = None) -> str:
+    """`x / sqrt(mean(x^2) + eps) * weight` over the last axis, from primitives: every TensorRT has them."""
+    mean_square = g.op("ReduceMean", g.op("Mul", x, x), g.ints(-1), keepdims=1)
+    root = g.op("Sqrt", g.op("Add", mean_square, g.scalar(eps)))
+    return g.op("Mul", g.op("Div", x, root), g.weight(name, _fp32(weight)), named=named)
+
+
+def linear(g: GraphBuilder, x: str, name: str, weight: Array, named: str | None = None) -> str:
+    """`x @ weight.T` for weight [out, in], stored transposed."""
+    return g.op("MatMul", x, g.weight(name, _fp32(weight).T), named=named)
+
+
+class _Stack:
+    """The inputs all blocks share, and the blocks."""
+
+    def __init__(
+        self, g: GraphBuilder, shape: TransformerShape, tables: tuple[NDArray[np.float32], NDArray[np.float32]]
+    ) -> None:
+        self.g, self.shape = g, shape
+        self.positions = len(tables[0])
+        self.input_ids = g.input("input_ids", np.int64, ("batch", "tokens"))
+        position_ids = g.input("position_ids", np.int64, ("batch", "tokens"))
+        self.mask = g.input("mask", np.bool_, ("batch", 1, "tokens", "cache_length"))
+        self.write_indices = g.input("write_indices", np.int64, ("batch",))
+        g.output("logits", np.float32, ("batch", "tokens", shape.vocab))
+        g.output("hidden", np.float32, ("batch", "tokens", shape.hidden))
+        self.cos, self.sin = declare_rope(g, position_ids, *tables)
+
+    def block(self, x: str, index: int, layer: LayerWeights, named: str | None = None) -> str:
+        """`h = x + attention(norm(x))`, `h + swiglu(norm(h))`."""
+        g, eps, prefix = self.g, self.shape.norm_eps, f"layers.{index}"
+        g.scope(prefix)
+        normed = x
+        if layer.attention_norm is not None:
+            normed = rms_norm(g, x, f"{prefix}.attention_norm", layer.attention_norm, eps)
+        h = g.op("Add", x, self._attention(normed, index, layer))
+        normed = rms_norm(g, h, f"{prefix}.ffn_norm", layer.ffn_norm, eps)
+        gate = linear(g, normed, f"{prefix}.gate", layer.gate)
+        up = linear(g, normed, f"{prefix}.up", layer.up)
+        activated = g.op("Mul", g.op("Mul", gate, g.op("Sigmoid", gate)), up)
+        return g.op("Add", h, linear(g, activated, f"{prefix}.down", layer.down), named=named)
+
+    def finish(self) -> TransformerSpec:
+        g, shape = self.g, self.shape
+        g.save()
+        return TransformerSpec(
+            files=tuple(record_file(path) for path in (g.path, g.data_path)),
+            lowering=LOWERING,
+            layers=shape.layers,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            hidden_size=shape.hidden,
+            vocab_size=shape.vocab,
+            parameters=g.parameters,
+            positions=self.positions,
+            inputs=g.input_specs,
+            outputs=g.output_specs,
+        )
+
+    def _attention(self, x: str, index: int, layer: LayerWeights) -> str:
+        g, s = self.g, self.shape
+        cache = declare_cache(g, index, s.kv_heads, s.head_dim, self.mask, self.write_indices)
+        qkv = np.concatenate(
+            [split_pairs(_fp32(layer.q), s.head_dim), split_pairs(_fp32(layer.k), s.head_dim), _fp32(layer.v)]
+        )
+        projected = linear(g, x, f"layers.{index}.qkv", qkv)
+        heads = g.op("Reshape", projected, g.ints(0, 0, s.heads + 2 * s.kv_heads, s.head_dim))
+        heads = g.op("Transpose", heads, perm=[0, 2, 1, 3])
+        # q and k turn together: one rotation for both.
+        qk, v = g.ops("Split", heads, g.ints(s.heads + s.kv_heads, s.kv_heads), outputs=2, axis=1)
+        turned = apply_rope(g, qk, self.cos, self.sin)
+        q, k = g.ops("Split", turned, g.ints(s.heads, s.kv_heads), outputs=2, axis=1)
+        attended = LOWERINGS[LOWERING].attend(g, q, k, v, cache)
+        merged = g.op("Reshape", g.op("Transpose", attended, perm=[0, 2, 1, 3]), g.ints(0, 0, s.heads * s.head_dim))
+        return linear(g, merged, f"layers.{index}.o", layer.o)
+
+
+def _fp32(value: Array) -> NDArray[np.float32]:
+    return np.asarray(value, dtype=np.float32)

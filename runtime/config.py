@@ -1,0 +1,78 @@
+"""What a caller may set: how tokens are sampled and how drafts are accepted. Values are checked on construction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from .errors import InputError
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise InputError(_describe(error)) from None
+
+
+class SamplingConfig(_Settings):
+    """How logits become a distribution; the same for target and draft.
+
+    cfg_scale: guidance `u + s (c - u)`, 1 switches it off (and halves the work). temperature: 0 is greedy.
+    top_k: 0 is off. top_p: 1 is off.
+    """
+
+    cfg_scale: float = Field(4.0, ge=1)
+    temperature: float = Field(1.0, ge=0)
+    top_k: int = Field(0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def guided(self) -> bool:
+        return self.cfg_scale > 1
+
+
+class SpeculativeConfig(_Settings):
+    """How many tokens are drafted and how they are accepted.
+
+    rule: a name in `rules.RULES`; "ar" drafts nothing, "lossless" is exact speculative sampling.
+    delta: mean relaxation (lossy above 1). nu: annealing rate of "cool". floor: the least omega of the annealed
+    schedules, None for the paper's unfloored one. draft_length: L, drafted tokens per target pass.
+    """
+
+    rule: str = "cool"
+    delta: float = Field(1.1, gt=0)
+    nu: float = Field(0.7, ge=0)
+    floor: float | None = Field(1.0, gt=0)
+    draft_length: int = Field(5, ge=1)
+
+    @field_validator("rule")
+    @classmethod
+    def _known_rule(cls, name: str) -> str:
+        from .rules import get_rule  # rules reads this class
+
+        return get_rule(name).name
+
+
+def _describe(error: ValidationError) -> str:
+    """One sentence per wrong field: the field, what was found, what was expected."""
+    sentences = []
+    for detail in error.errors():
+        field = ".".join(str(part) for part in detail["loc"])
+        cause = detail.get("ctx", {}).get("error")
+        if isinstance(cause, InputError):
+            sentences.append(str(cause))
+        elif detail["type"] == "extra_forbidden":
+            sentences.append(f"{field} is not a setting. Remove it or check its spelling.")
+        else:
+            expected = detail["msg"].removeprefix("Input ").replace("should be", "must be")
+            sentences.append(f"{field} = {detail['input']!r}: it {expected}.")
+    return " ".join(sentences)

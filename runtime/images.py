@@ -1,0 +1,63 @@
+"""Pixels: decoder output to uint8, grids, and PNG files that carry the parameters they were made with."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InputError
+
+METADATA_KEY = "coolsd-trt"
+
+
+def to_uint8(pixels: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
+    """[N, 3, H, W] in [-1, 1] -> [N, H, W, 3] uint8, as LlamaGen's demo writes them: clamp, then round half up."""
+    unit = (np.clip(pixels, -1.0, 1.0) + 1.0) / 2.0
+    return np.floor(unit * 255.0 + 0.5).astype(np.uint8).transpose(0, 2, 3, 1)
+
+
+def make_grid(images: Sequence[NDArray[np.uint8]], columns: int | None = None, gap: int = 2) -> NDArray[np.uint8]:
+    """Images of one size side by side on white, `columns` a row (default: as square as possible)."""
+    columns = columns or int(np.ceil(np.sqrt(len(images))))
+    rows = -(-len(images) // columns)
+    height, width, _ = images[0].shape
+    canvas = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap, 3), 255, dtype=np.uint8)
+    for i, image in enumerate(images):
+        top, left = (i // columns) * (height + gap), (i % columns) * (width + gap)
+        canvas[top : top + height, left : left + width] = image
+    return canvas
+
+
+def save_png(path: Path, image: NDArray[np.uint8], parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """Write [H, W, 3] uint8 to `path`, under a temporary name first. `parameters` become a JSON text chunk."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    info = PngInfo()
+    info.add_text(METADATA_KEY, json.dumps(parameters))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        Image.fromarray(image).save(temporary, format="PNG", pnginfo=info)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_parameters(path: Path) -> Any:
+    """The parameters a PNG of ours carries. Raises: InputError when the file is not a PNG or carries none."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            text = image.info.get(METADATA_KEY)
+    except (OSError, UnidentifiedImageError) as error:
+        raise InputError(f"{path}: not a readable picture ({error}). Expected a PNG written by coolsd-trt.") from None
+    if text is None:
+        raise InputError(f"{path}: the picture carries no {METADATA_KEY!r} parameters. Expected a PNG of coolsd-trt.")
+    return json.loads(text)

@@ -1,0 +1,96 @@
+"""What the runtime needs of its engines. Backends implement these; the runtime never imports a backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .config import SamplingConfig, SpeculativeConfig
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """The facts of a model pair that the host side needs.
+
+    vocab_size: V. hidden_size: H. prefix_length: condition positions before the first image token. grid: (rows,
+    columns) of image tokens. max_draft_length: spare cache and RoPE positions past the image. class_names: index =
+    class id. class_id_offset: input id of class 0 (class embeddings follow the token embeddings). null_class: the
+    class of the unconditional CFG branch. sampling, speculative: the bundle's defaults.
+    """
+
+    name: str
+    vocab_size: int
+    hidden_size: int
+    prefix_length: int
+    grid: tuple[int, int]
+    max_draft_length: int
+    class_names: tuple[str, ...]
+    class_id_offset: int
+    null_class: int
+    sampling: SamplingConfig
+    speculative: SpeculativeConfig
+
+    @property
+    def n_tokens(self) -> int:
+        """Image tokens of one picture."""
+        return self.grid[0] * self.grid[1]
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """logits [R, S, V] and hidden [R, S, H] float32. Both are overwritten by the engine's next step of that shape."""
+
+    logits: NDArray[np.float32]
+    hidden: NDArray[np.float32]
+
+
+class CachedTransformer(Protocol):
+    """A target or draft with a static KV cache of [rows, cache_length] positions, written in place."""
+
+    @property
+    def cache_length(self) -> int:
+        """Positions per row of the cache allocated last; 0 before the first `allocate`."""
+
+    def allocate(self, rows: int, cache_length: int) -> None:
+        """Make room for `rows` sequences of `cache_length` positions; what was cached before is lost."""
+
+    def step(
+        self,
+        input_ids: NDArray[np.int64],
+        position_ids: NDArray[np.int64],
+        mask: NDArray[np.bool_],
+        write_indices: NDArray[np.int64],
+        features: NDArray[np.float32] | None = None,
+    ) -> StepOutput:
+        """Run S tokens of each row and write their keys and values at `write_indices`.
+
+        Args: input_ids, position_ids [R, S]; mask [R, 1, S, cache_length], True = attend; write_indices [R];
+        features [R, S, H], for drafts only. R may be smaller than the allocated rows: the first R are used.
+        Rolling back is passing a smaller write index later.
+        """
+
+    def copy_row(self, source: int, destination: int) -> None:
+        """Copy one row's cache over another's."""
+
+
+class ImageDecoder(Protocol):
+    """Image tokens to pixels."""
+
+    def decode(self, tokens: NDArray[np.int64]) -> NDArray[np.floating[Any]]:
+        """[N, rows * columns] tokens in raster order -> [N, 3, height, width] float, nominally in [-1, 1]."""
+
+
+class Engines(Protocol):
+    """What `Pipeline` owns: the engines of one bundle on one backend."""
+
+    info: ModelInfo
+    backend: str
+    target: CachedTransformer
+    draft: CachedTransformer | None
+    image_decoder: ImageDecoder
+
+    def close(self) -> None:
+        """Free everything; calling it twice is fine."""

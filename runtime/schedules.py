@@ -1,0 +1,48 @@
+"""Relaxation schedules omega[L]: how far the acceptance test is relaxed at each draft position (1 = exact)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def annealing_log_normaliser(draft_length: int, nu: float) -> float:
+    """`mu` of the paper's schedule: makes the *mean* of `exp(-nu*i - mu)` over i = 1..L equal 1.
+
+    That the normaliser is the mean (not the sum) is read from a secondary source; it lives only here.
+    """
+    positions = np.arange(1, draft_length + 1)
+    return float(np.log(np.exp(-nu * positions).mean()))
+
+
+def cool_schedule(
+    draft_length: int, delta: float = 1.1, nu: float = 0.7, floor: float | None = 1.0
+) -> NDArray[np.float64]:
+    """COOL-SD's annealed relaxation, `omega_i = delta * exp(-nu*i - mu)` (arXiv 2601.09212).
+
+    Args:
+        draft_length: L >= 1.
+        delta: mean of the unfloored schedule; above 1 is lossy.
+        nu: annealing rate, 0 gives the uniform schedule.
+        floor: least omega. At omega <= 1 the emitted law is exactly p, so values below 1 only lose acceptance:
+            1.0 (default) is free of drift and never slower. None reproduces the paper.
+    Returns: omega [L] float64.
+    """
+    positions = np.arange(1, draft_length + 1)
+    omega = delta * np.exp(-nu * positions - annealing_log_normaliser(draft_length, nu))
+    return omega if floor is None else np.maximum(omega, floor)
+
+
+def linear_schedule(draft_length: int, delta: float = 1.1, floor: float | None = None) -> NDArray[np.float64]:
+    """Linear decay with mean delta, reaching zero one position past the draft: `2 delta (L+1-i) / (L+1)`.
+
+    Returns: omega [L] float64, raised to `floor` where given.
+    """
+    remaining = np.arange(draft_length, 0, -1)
+    omega = 2 * delta * remaining / (draft_length + 1)
+    return omega if floor is None else np.maximum(omega, floor)
+
+
+def uniform_schedule(draft_length: int, delta: float = 1.1) -> NDArray[np.float64]:
+    """The same relaxation everywhere (UniformRSD in the paper's ablation). Returns: omega [L] float64, all delta."""
+    return np.full(draft_length, delta, dtype=np.float64)

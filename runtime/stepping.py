@@ -1,0 +1,31 @@
+"""Engine steps as rounds need them: a chain of tokens per row, causal mask and positions filled in, CFG combined."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .config import SamplingConfig
+from .protocols import CachedTransformer, StepOutput
+from .warping import combine_cfg
+
+
+def chain_step(
+    engine: CachedTransformer,
+    input_ids: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    features: NDArray[np.float32] | None = None,
+) -> StepOutput:
+    """Run S tokens per row that continue a cache of `lengths` positions.
+
+    Args: input_ids [R, S]; lengths [R]; features [R, S, H] for drafts.
+    Rows may be padded at the end: the pad's cache entries lie beyond the row's length and are overwritten later.
+    """
+    position_ids = lengths[:, None] + np.arange(input_ids.shape[1])
+    mask = np.arange(engine.cache_length) <= position_ids[:, None, :, None]
+    return engine.step(input_ids, position_ids, mask, lengths, features)
+
+
+def guided(logits: NDArray[np.float32], sampling: SamplingConfig) -> NDArray[np.float32]:
+    """Combine the CFG branches of interleaved rows: [2N, ..., V] -> [N, ..., V]; unguided logits pass through."""
+    return combine_cfg(logits[0::2], logits[1::2], sampling.cfg_scale) if sampling.guided else logits

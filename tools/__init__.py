@@ -1,0 +1,1 @@
+"""What surrounds the runtime: the command line, training, benchmarks, evaluation."""

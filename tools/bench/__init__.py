@@ -1,0 +1,1 @@
+"""The benchmarks behind the README's table; each prints ratios against a baseline of the same run."""

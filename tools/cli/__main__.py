@@ -1,0 +1,5 @@
+"""`python -m coolsd_trt.tools.cli`."""
+
+from . import main
+
+main()

@@ -1,0 +1,69 @@
+"""`coolsd-trt inspect`: what a bundle holds, or how a picture was made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...engines.bundle import Bundle
+from ...engines.manifest import Manifest
+from ...runtime.images import read_parameters
+from .build import parts_table
+from .console import plain_table, stdout
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A bundle, or a PNG written by `generate`.")],
+    classes: Annotated[bool, typer.Option("--classes", help="List the class names.")] = False,
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every engine's inputs and outputs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest (or the parameters) as JSON.")] = False,
+) -> None:
+    """Show a bundle after checking its files, or the parameters a picture carries."""
+    if path.suffix.lower() == ".png":
+        stdout.print_json(json.dumps(read_parameters(path)))
+        return
+    manifest = Bundle.open(path).manifest
+    if as_json:
+        typer.echo(manifest.model_dump_json(indent=1))
+        return
+    _print_summary(path, manifest)
+    if classes:
+        table = plain_table("id", "class")
+        for i, name in enumerate(manifest.condition.names):
+            table.add_row(str(i), name)
+        stdout.print(table)
+    if tensors:
+        _print_tensors(manifest)
+
+
+def _print_summary(path: Path, m: Manifest) -> None:
+    height, width = m.image_decoder.image_size
+    stdout.print(f"[bold]{path}[/bold]  {m.name} ({m.family}), schema {m.schema_version}, files intact")
+    stdout.print(
+        f"{width}x{height} pixels, {m.grid[0]}x{m.grid[1]} = {m.grid[0] * m.grid[1]} tokens of {m.target.vocab_size}, "
+        f"{len(m.condition.names)} classes, drafts up to {m.max_draft_length} tokens"
+    )
+    stdout.print(parts_table(m))
+    stdout.print(f"sampling defaults     {_settings(m.sampling.model_dump())}")
+    stdout.print(f"speculative defaults  {_settings(m.speculative.model_dump())}")
+    for source in m.sources:
+        stdout.print(f"from {source.role:<16} {source.path}  {source.sha256[:12]}")
+    stdout.print("written by " + ", ".join(f"{name} {version}" for name, version in m.tools.items()))
+
+
+def _print_tensors(m: Manifest) -> None:
+    table = plain_table("engine", "", "tensor", "dtype", "shape")
+    for name, part in (("target", m.target), ("draft", m.draft), ("image decoder", m.image_decoder)):
+        if part is None:
+            continue
+        for direction, specs in (("in", part.inputs), ("out", part.outputs)):
+            for spec in specs:
+                table.add_row(name, direction, spec.name, spec.dtype, ", ".join(map(str, spec.shape)))
+    stdout.print(table)
+
+
+def _settings(values: dict[str, object]) -> str:
+    return "  ".join(f"{name}={value}" for name, value in values.items())

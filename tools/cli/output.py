@@ -1,0 +1,37 @@
+"""Where pictures go: checked before the work starts, and left as it was found when the work fails."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ...runtime.errors import InputError
+
+
+@contextmanager
+def writable_folder(folder: Path, option: str) -> Iterator[None]:
+    """Make `folder` and prove that it can be written; folders made here vanish again if the block fails.
+
+    Raises: InputError naming the option.
+    """
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        _remove_empty(created)
+        raise InputError(f"{option} {folder}: can't be written ({error.strerror}). Choose a writable folder.") from None
+    try:
+        yield
+    except BaseException:
+        _remove_empty(created)
+        raise
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
