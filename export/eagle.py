@@ -57,7 +57,9 @@ class EagleDraft:
         return self._checkpoint.tensor("fc.weight"), bias
 
     def layer(self, index: int) -> LayerWeights:
-        get = lambda name: self._checkpoint.tensor(f"layers.{index}.{name}.weight")  # noqa: E731
+        def get(name: str) -> Array:
+            return self._checkpoint.tensor(f"layers.{index}.{name}.weight")
+
         return LayerWeights(
             q=get("self_attn.q_proj"),
             k=get("self_attn.k_proj"),

@@ -57,7 +57,10 @@ class LlamaGenTarget:
         return self._checkpoint.tensor("cls_embedding.embedding_table.weight")
 
     def layer(self, index: int) -> LayerWeights:
-        s, get = self.shape, lambda name: self._checkpoint.tensor(f"layers.{index}.{name}.weight")
+        def get(name: str) -> Array:
+            return self._checkpoint.tensor(f"layers.{index}.{name}.weight")
+
+        s = self.shape
         q, k, v = np.split(get("attention.wqkv"), [s.hidden, s.hidden + s.kv_heads * s.head_dim])
         return LayerWeights(
             q=q,

@@ -26,10 +26,10 @@ class SamplingConfig(_Settings):
     top_k: 0 is off. top_p: 1 is off.
     """
 
-    cfg_scale: float = Field(4.0, ge=1)
-    temperature: float = Field(1.0, ge=0)
-    top_k: int = Field(0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
+    cfg_scale: float = Field(default=4.0, ge=1)
+    temperature: float = Field(default=1.0, ge=0)
+    top_k: int = Field(default=0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
 
     @property
     def greedy(self) -> bool:
@@ -49,10 +49,10 @@ class SpeculativeConfig(_Settings):
     """
 
     rule: str = "cool"
-    delta: float = Field(1.1, gt=0)
-    nu: float = Field(0.7, ge=0)
-    floor: float | None = Field(1.0, gt=0)
-    draft_length: int = Field(5, ge=1)
+    delta: float = Field(default=1.1, gt=0)
+    nu: float = Field(default=0.7, ge=0)
+    floor: float | None = Field(default=1.0, gt=0)
+    draft_length: int = Field(default=5, ge=1)
 
     @field_validator("rule")
     @classmethod

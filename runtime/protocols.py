@@ -86,11 +86,20 @@ class ImageDecoder(Protocol):
 class Engines(Protocol):
     """What `Pipeline` owns: the engines of one bundle on one backend."""
 
-    info: ModelInfo
-    backend: str
-    target: CachedTransformer
-    draft: CachedTransformer | None
-    image_decoder: ImageDecoder
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def backend(self) -> str: ...
+
+    @property
+    def target(self) -> CachedTransformer: ...
+
+    @property
+    def draft(self) -> CachedTransformer | None: ...
+
+    @property
+    def image_decoder(self) -> ImageDecoder: ...
 
     def close(self) -> None:
         """Free everything; calling it twice is fine."""

@@ -106,7 +106,7 @@ class GraphBuilder:
         location = {"location": self.data_path.name, "offset": self._data.tell(), "length": value.nbytes}
         for key, entry in location.items():
             tensor.external_data.add(key=key, value=str(entry))
-        self._data.write(memoryview(value).cast("B"))
+        self._data.write(value.data)
         self._initializers.append(tensor)
         return name
 
