@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..runtime.config import SamplingConfig, SpeculativeConfig
 
 SCHEMA_VERSION = 1
+# How a graph writes its cache and attends, see `export.graph.attention`.
+LoweringName = Literal["tensor_scatter", "portable"]
 MANIFEST_NAME = "manifest.json"
 
 
@@ -37,7 +39,7 @@ class TransformerSpec(_Part):
 
     files: tuple[FileRecord, ...] = Field(min_length=1)
     precision: Literal["fp32"] = "fp32"
-    lowering: Literal["tensor_scatter"] = "tensor_scatter"
+    lowering: LoweringName
     layers: int = Field(ge=1)
     kv_heads: int = Field(ge=1)
     head_dim: int = Field(ge=2)

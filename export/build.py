@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from ..engines.backends import onnxruntime_has_tensor_scatter
 from ..engines.bundle import Bundle, write_bundle
-from ..engines.manifest import MANIFEST_NAME, ClassCondition, Manifest, Source
+from ..engines.manifest import MANIFEST_NAME, ClassCondition, LoweringName, Manifest, Source
 from ..runtime.config import SamplingConfig
 from ..runtime.errors import BundleError, InputError
 from .checkpoint import Checkpoint, open_checkpoint, read_json
@@ -27,13 +28,15 @@ DEFAULT_MAX_DRAFT = 16
 @dataclass(frozen=True)
 class BuildRequest:
     """What to build. target, draft, image_decoder: checkpoint files or directories. max_draft_length: the longest
-    draft the bundle has cache room for. class_names: JSON list; default: `class_names.json` beside the target."""
+    draft the bundle has cache room for. class_names: JSON list; default: `class_names.json` beside the target.
+    lowering: how graphs write the cache and attend; None: what suits the installed onnxruntime."""
 
     target: Path
     image_decoder: Path
     draft: Path | None = None
     max_draft_length: int = DEFAULT_MAX_DRAFT
     class_names: Path | None = None
+    lowering: LoweringName | None = None
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,9 @@ def build_bundle(request: BuildRequest, out: Path, report: Callable[[str], None]
     if request.max_draft_length < 0:
         raise InputError(f"max_draft_length = {request.max_draft_length}: it must be at least 0.")
     report("read")
+    lowering = request.lowering or ("tensor_scatter" if onnxruntime_has_tensor_scatter() else "portable")
     sources = _open_sources(request)
-    key = _build_key(request, sources)
+    key = _build_key(request, lowering, sources)
     existing = _up_to_date(out, key)
     if existing is not None:
         return BuildResult(existing, cached=True)
@@ -65,11 +69,11 @@ def build_bundle(request: BuildRequest, out: Path, report: Callable[[str], None]
     names = _class_names(request, target.num_classes)
     with write_bundle(out) as folder:
         report("target")
-        target_spec = write_target(folder / "target.onnx", target, request.max_draft_length)
+        target_spec = write_target(folder / "target.onnx", target, request.max_draft_length, lowering)
         draft_spec = None
         if draft is not None:
             report("draft")
-            draft_spec = write_draft(folder / "draft.onnx", draft, target.head(), request.max_draft_length)
+            draft_spec = write_draft(folder / "draft.onnx", draft, target.head(), request.max_draft_length, lowering)
         report("image decoder")
         decoder_spec = write_image_decoder(folder / "image_decoder.onnx", decoder, target.shape.grid)
         manifest = Manifest(
@@ -102,11 +106,12 @@ def _open_sources(request: BuildRequest) -> dict[str, Checkpoint]:
     return sources
 
 
-def _build_key(request: BuildRequest, sources: dict[str, Checkpoint]) -> str:
+def _build_key(request: BuildRequest, lowering: LoweringName, sources: dict[str, Checkpoint]) -> str:
     names = request.class_names
     content = {
         "sources": {role: checkpoint.fingerprint() for role, checkpoint in sources.items()},
         "max_draft_length": request.max_draft_length,
+        "lowering": lowering,
         "class_names": read_json(names) if names else None,
         "exporter": _exporter_digest(),
     }

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
 from coolsd_trt.engines.bundle import Bundle
+from coolsd_trt.engines.manifest import LoweringName
 from coolsd_trt.engines.ort import OrtTransformer
+from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import BackendError
 from coolsd_trt.runtime.stepping import chain_step
 
@@ -72,9 +75,6 @@ def test_the_cache_can_not_outgrow_the_rope_table(target: OrtTransformer) -> Non
 
 def test_two_bundles_live_in_one_process(tiny_bundle: Path, tmp_path: Path) -> None:
     """Equal file names of external data must not be mixed up between models."""
-    import tiny
-    from coolsd_trt.export.build import BuildRequest, build_bundle
-
     tiny.make_checkpoints(tmp_path, seed=99)
     other_path = tmp_path / "other"
     build_bundle(BuildRequest(tmp_path / "target", tmp_path / "image_tokenizer", max_draft_length=8), other_path)
@@ -89,3 +89,22 @@ def test_two_bundles_live_in_one_process(tiny_bundle: Path, tmp_path: Path) -> N
     alone, other, again = logits(tiny_bundle), logits(other_path), logits(tiny_bundle)
     assert np.abs(alone - other).max() > 1e-3
     np.testing.assert_array_equal(alone, again)
+
+
+def test_an_old_onnxruntime_is_told_to_use_the_portable_lowering(
+    tiny_checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def built(name: str, lowering: LoweringName | None) -> Bundle:
+        request = BuildRequest(
+            tiny_checkpoints / "target", tiny_checkpoints / "image_tokenizer", None, lowering=lowering
+        )
+        build_bundle(request, tmp_path / name)
+        return Bundle.open(tmp_path / name)
+
+    new = built("new", "tensor_scatter").manifest.target
+    monkeypatch.setattr("coolsd_trt.engines.backends.version", lambda package: "1.23.2")
+    with pytest.raises(BackendError, match="needs onnxruntime 1.24.*--lowering portable"):
+        OrtTransformer(tmp_path / "new" / new.files[0].name, new)
+    old = built("old", None).manifest.target
+    assert old.lowering == "portable"
+    OrtTransformer(tmp_path / "old" / old.files[0].name, old).close()

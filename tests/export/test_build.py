@@ -11,6 +11,7 @@ import onnx
 import pytest
 import tiny
 from coolsd_trt.engines.bundle import Bundle
+from coolsd_trt.engines.manifest import LoweringName
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import InputError, Pipeline
 from safetensors.numpy import load_file, save_file
@@ -56,10 +57,20 @@ def test_the_same_checkpoints_give_the_same_bytes(request_: BuildRequest, tmp_pa
     assert first == second
 
 
-def test_graphs_pass_the_checker_with_shape_inference(tiny_bundle: Path) -> None:
-    for path in tiny_bundle.glob("*.onnx"):
+@pytest.mark.parametrize("lowering", ["tensor_scatter", "portable"])
+def test_graphs_pass_the_checker_with_shape_inference(
+    request_: BuildRequest, tmp_path: Path, lowering: LoweringName
+) -> None:
+    build_bundle(replace(request_, lowering=lowering), tmp_path / "bundle")
+    for path in (tmp_path / "bundle").glob("*.onnx"):
         onnx.checker.check_model(str(path), full_check=True)
-    model = onnx.load(tiny_bundle / "target.onnx", load_external_data=False)
+        opset = onnx.load(path, load_external_data=False).opset_import[0].version
+        assert opset == (24 if lowering == "tensor_scatter" and path.stem != "image_decoder" else 18)
+
+
+def test_the_cache_is_scattered_and_attention_is_driven_by_the_mask(request_: BuildRequest, tmp_path: Path) -> None:
+    build_bundle(replace(request_, lowering="tensor_scatter"), tmp_path / "bundle")
+    model = onnx.load(tmp_path / "bundle" / "target.onnx", load_external_data=False)
     kinds = [node.op_type for node in model.graph.node]
     assert kinds.count("TensorScatter") == 2 * kinds.count("Attention") == 4
     for node in model.graph.node:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny
 from coolsd_trt.engines.bundle import Bundle
+from coolsd_trt.engines.manifest import LoweringName
 from coolsd_trt.engines.ort import OrtImageDecoder, OrtTransformer
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime.stepping import chain_step
@@ -20,17 +21,24 @@ LENGTH = GRID * GRID
 CLASSES = np.array([0, 3, 5])  # the last is the null class
 
 
+@pytest.fixture(scope="module", params=["tensor_scatter", "portable"])
+def lowering(request: pytest.FixtureRequest) -> LoweringName:
+    return request.param
+
+
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("parity")
     tiny.make_checkpoints(folder, dim=DIM, layers=3, heads=3, kv_heads=3, ffn=80, vocab=VOCAB, grid=GRID, seed=3)
-    build_bundle(BuildRequest(folder / "target", folder / "image_tokenizer", folder / "draft"), folder / "bundle")
     return folder
 
 
 @pytest.fixture(scope="module")
-def bundle(checkpoints: Path) -> Bundle:
-    return Bundle.open(checkpoints / "bundle")
+def bundle(checkpoints: Path, lowering: LoweringName) -> Bundle:
+    out = checkpoints / f"bundle-{lowering}"
+    parts = (checkpoints / name for name in ("target", "image_tokenizer", "draft"))
+    build_bundle(BuildRequest(*parts, lowering=lowering), out)
+    return Bundle.open(out)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from coolsd_trt.engines.manifest import LoweringName
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import Cancelled, GenerationResult, InputError, Pipeline, Progress, SpeculativeConfig
 from coolsd_trt.runtime.stepping import chain_step, guided
@@ -174,10 +175,12 @@ def chi_square(observed: np.ndarray, law: np.ndarray) -> float:
     return float(stats.chisquare(pooled[0][keep], pooled[1][keep]).pvalue)
 
 
-def test_grouped_kv_heads_and_other_sizes_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lowering", ["tensor_scatter", "portable"])
+def test_grouped_kv_heads_and_other_sizes_run(tmp_path: Path, lowering: LoweringName) -> None:
     tiny.make_checkpoints(tmp_path, dim=48, layers=3, heads=4, kv_heads=2, vocab=13, grid=3, seed=4)
     build_bundle(
-        BuildRequest(tmp_path / "target", tmp_path / "image_tokenizer", tmp_path / "draft"), tmp_path / "bundle"
+        BuildRequest(tmp_path / "target", tmp_path / "image_tokenizer", tmp_path / "draft", lowering=lowering),
+        tmp_path / "bundle",
     )
     with Pipeline.load(tmp_path / "bundle") as pair:
         reference = run(pair, [0, 4], "ar", temperature=0)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ...engines.manifest import Manifest
+from ...engines.manifest import LoweringName, Manifest
 from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, build_bundle
 from .console import human_size, plain_table, stderr, stdout
 
@@ -24,10 +24,14 @@ def build(
     class_names: Annotated[
         Path | None, typer.Option(help="JSON list of class names; default: class_names.json beside the target.")
     ] = None,
+    lowering: Annotated[
+        LoweringName | None,
+        typer.Option(help="How graphs write the cache and attend; default: what suits the installed onnxruntime."),
+    ] = None,
 ) -> None:
     """Turn checkpoints into a bundle. Does nothing when the bundle is already there and intact."""
     start = time.perf_counter()
-    request = BuildRequest(target, image_decoder, draft, max_draft, class_names)
+    request = BuildRequest(target, image_decoder, draft, max_draft, class_names, lowering)
     with stderr.status("build") as status:
         result = build_bundle(request, out, report=lambda stage: status.update(f"build: {stage}"))
     seconds = time.perf_counter() - start
