@@ -103,7 +103,7 @@ def test_an_old_onnxruntime_is_told_to_use_the_portable_lowering(
 
     new = built("new", "tensor_scatter").manifest.target
     monkeypatch.setattr("coolsd_trt.engines.backends.version", lambda package: "1.23.2")
-    with pytest.raises(BackendError, match="needs onnxruntime 1.24.*--lowering portable"):
+    with pytest.raises(BackendError, match=r"needs onnxruntime 1\.24.*--lowering portable"):
         OrtTransformer(tmp_path / "new" / new.files[0].name, new)
     old = built("old", None).manifest.target
     assert old.lowering == "portable"
