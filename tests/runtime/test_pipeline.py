@@ -13,7 +13,7 @@ from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import Cancelled, GenerationResult, InputError, Pipeline, Progress, SpeculativeConfig
 from coolsd_trt.runtime.stepping import chain_step, guided
 from coolsd_trt.runtime.warping import warp
-from scipy import stats
+from goodness import chi_square
 
 RULES = ("ar", "lossless", "cool", "linear", "uniform")
 
@@ -165,15 +165,6 @@ def test_a_lossy_rule_leaves_that_law(pipeline: Pipeline) -> None:
     ).tokens
     observed = np.bincount(tokens[:, 0] * 8 + tokens[:, 1], minlength=64)
     assert chi_square(observed, law) < 1e-6
-
-
-def chi_square(observed: np.ndarray, law: np.ndarray) -> float:
-    """p-value; cells that expect fewer than 5 are pooled."""
-    expected = law / law.sum() * observed.sum()
-    small = expected < 5
-    pooled = [np.append(values[~small], values[small].sum()) for values in (observed, expected)]
-    keep = pooled[1] > 0
-    return float(stats.chisquare(pooled[0][keep], pooled[1][keep]).pvalue)
 
 
 @pytest.mark.parametrize(
