@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from .condition import Prompt
 from .config import SamplingConfig
 from .protocols import CachedTransformer, StepOutput
 from .warping import combine_cfg
@@ -15,15 +18,35 @@ def chain_step(
     input_ids: NDArray[np.int64],
     lengths: NDArray[np.int64],
     features: NDArray[np.float32] | None = None,
+    visible: NDArray[np.bool_] | None = None,
 ) -> StepOutput:
     """Run S tokens per row that continue a cache of `lengths` positions.
 
-    Args: input_ids [R, S]; lengths [R]; features [R, S, H] for drafts.
+    Args: input_ids [R, S]; lengths [R]; features [R, S, H] for drafts; visible [R, P], which of the P condition
+    positions may be attended to (None: all).
     Rows may be padded at the end: the pad's cache entries lie beyond the row's length and are overwritten later.
     """
     position_ids = lengths[:, None] + np.arange(input_ids.shape[1])
     mask = np.arange(engine.cache_length) <= position_ids[:, None, :, None]
+    if visible is not None:
+        mask[..., : visible.shape[1]] &= visible[:, None, None]
     return engine.step(input_ids, position_ids, mask, lengths, features)
+
+
+def prefill_step(engine: CachedTransformer, prompts: Sequence[Prompt], branches: int) -> StepOutput:
+    """Run the target over the conditions, all of one length P, into empty caches; `branches` rows for each prompt."""
+    input_ids = np.concatenate([prompt.input_ids[:branches] for prompt in prompts])
+    rows, length = input_ids.shape
+    mask = np.zeros((rows, 1, length, engine.cache_length), dtype=np.bool_)
+    mask[:, 0, :, :length] = np.repeat(np.stack([prompt.mask for prompt in prompts]), branches, axis=0)
+    embeddings = [prompt.features[:branches] for prompt in prompts if prompt.features is not None]
+    return engine.step(
+        input_ids,
+        np.broadcast_to(np.arange(length), input_ids.shape),
+        mask,
+        np.zeros(rows, dtype=np.int64),
+        np.concatenate(embeddings) if embeddings else None,
+    )
 
 
 def guided(
