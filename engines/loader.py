@@ -7,7 +7,7 @@ from pathlib import Path
 from ..runtime.protocols import ModelInfo
 from .backends import choose_backend
 from .bundle import Bundle
-from .ort import OrtImageDecoder, OrtTransformer
+from .ort import OrtCaptionProjection, OrtImageDecoder, OrtTransformer
 
 
 class LoadedEngines:
@@ -22,9 +22,11 @@ class LoadedEngines:
             OrtTransformer(bundle.file(manifest.draft.files[0]), manifest.draft, threads) if manifest.draft else None
         )
         self.image_decoder = OrtImageDecoder(bundle.file(manifest.image_decoder.files[0]), threads)
+        spec = manifest.caption_projection
+        self.caption_projection = OrtCaptionProjection(bundle.file(spec.files[0]), threads) if spec else None
 
     def close(self) -> None:
-        for engine in (self.target, self.draft, self.image_decoder):
+        for engine in (self.target, self.draft, self.image_decoder, self.caption_projection):
             if engine is not None:
                 engine.close()
 

@@ -11,14 +11,16 @@ from pathlib import Path
 
 from ..engines.backends import onnxruntime_has_tensor_scatter
 from ..engines.bundle import Bundle, write_bundle
-from ..engines.manifest import MANIFEST_NAME, ClassCondition, LoweringName, Manifest, Source
+from ..engines.manifest import MANIFEST_NAME, LoweringName, Manifest, Source
+from ..runtime.condition import CaptionCondition, ClassCondition, Condition
 from ..runtime.config import SamplingConfig
 from ..runtime.errors import BundleError, InputError
 from .checkpoint import Checkpoint, open_checkpoint, read_json
 from .eagle import EagleDraft
+from .graph.caption_projection import write_caption_projection
 from .graph.image_decoder import write_image_decoder
 from .graph.transformer import write_draft, write_target
-from .llamagen import LlamaGenTarget
+from .llamagen import SAMPLING, LlamaGenTarget
 from .vq import VqDecoder
 
 CLASS_NAMES = "class_names.json"
@@ -29,7 +31,8 @@ DEFAULT_MAX_DRAFT = 16
 class BuildRequest:
     """What to build. target, draft, image_decoder: checkpoint files or directories. max_draft_length: the longest
     draft the bundle has cache room for. class_names: JSON list; default: `class_names.json` beside the target.
-    lowering: how graphs write the cache and attend; None: what suits the installed onnxruntime."""
+    lowering: how graphs write the cache and attend; None: what suits the installed onnxruntime.
+    heads, grid: attention heads and image tokens per side, where the target's checkpoint does not say."""
 
     target: Path
     image_decoder: Path
@@ -37,6 +40,8 @@ class BuildRequest:
     max_draft_length: int = DEFAULT_MAX_DRAFT
     class_names: Path | None = None
     lowering: LoweringName | None = None
+    heads: int | None = None
+    grid: int | None = None
 
 
 @dataclass(frozen=True)
@@ -63,10 +68,10 @@ def build_bundle(request: BuildRequest, out: Path, report: Callable[[str], None]
     if existing is not None:
         return BuildResult(existing, cached=True)
 
-    target = LlamaGenTarget(sources["target"])
+    target = LlamaGenTarget(sources["target"], request.heads, request.grid)
     draft = EagleDraft(sources["draft"], target.shape) if "draft" in sources else None
     decoder = VqDecoder(sources["image_decoder"], target.shape.vocab)
-    names = _class_names(request, target.num_classes)
+    condition = _condition(request, target)
     with write_bundle(out) as folder:
         report("target")
         target_spec = write_target(folder / "target.onnx", target, request.max_draft_length, lowering)
@@ -76,18 +81,22 @@ def build_bundle(request: BuildRequest, out: Path, report: Callable[[str], None]
             draft_spec = write_draft(folder / "draft.onnx", draft, target.head(), request.max_draft_length, lowering)
         report("image decoder")
         decoder_spec = write_image_decoder(folder / "image_decoder.onnx", decoder, target.shape.grid)
+        projection_spec = None
+        if condition.kind == "caption":
+            projection_spec = write_caption_projection(folder / "caption_projection.onnx", target.caption_weights())
         manifest = Manifest(
-            name=str(sources["target"].config.get("name", "llamagen-c2i")),
-            family="llamagen-c2i",
+            name=str(sources["target"].config.get("name", target.family)),
+            family=target.family,
             build_key=key,
-            condition=ClassCondition(names=names, id_offset=target.shape.vocab, null_class=target.num_classes),
+            condition=condition,
             grid=target.shape.grid,
-            prefix_length=1,
+            prefix_length=target.shape.zero_rows,
             max_draft_length=request.max_draft_length,
             target=target_spec,
             draft=draft_spec,
             image_decoder=decoder_spec,
-            sampling=SamplingConfig(**sources["target"].config.get("sampling", {})),
+            caption_projection=projection_spec,
+            sampling=SamplingConfig(**{**SAMPLING[target.family], **sources["target"].config.get("sampling", {})}),
             sources=tuple(
                 Source(role=role, path=checkpoint.path.name, sha256=checkpoint.fingerprint())
                 for role, checkpoint in sources.items()
@@ -113,6 +122,8 @@ def _build_key(request: BuildRequest, lowering: LoweringName, sources: dict[str,
         "max_draft_length": request.max_draft_length,
         "lowering": lowering,
         "class_names": read_json(names) if names else None,
+        "heads": request.heads,
+        "grid": request.grid,
         "exporter": _exporter_digest(),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -120,9 +131,9 @@ def _build_key(request: BuildRequest, lowering: LoweringName, sources: dict[str,
 
 def _exporter_digest() -> str:
     """Changes whenever the code that writes bundles does, so a stale bundle is never mistaken for a fresh one."""
-    folder = Path(__file__).parent
+    folder, house = Path(__file__).parent, Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for file in sorted([*folder.rglob("*.py"), folder.parent / "engines" / "manifest.py"]):
+    for file in sorted([*folder.rglob("*.py"), house / "engines" / "manifest.py", house / "runtime" / "condition.py"]):
         if file.is_file():
             digest.update(file.read_bytes())
     return digest.hexdigest()
@@ -134,6 +145,17 @@ def _up_to_date(out: Path, key: str) -> Manifest | None:
     except BundleError:
         return None
     return manifest if manifest.build_key == key else None
+
+
+def _condition(request: BuildRequest, target: LlamaGenTarget) -> Condition:
+    if target.num_classes:
+        names = _class_names(request, target.num_classes)
+        return ClassCondition(names=names, id_offset=target.shape.vocab, null_class=target.num_classes)
+    return CaptionCondition(
+        slots=target.shape.zero_rows,
+        feature_size=target.feature_size,
+        padded_rows="caption" if target.hf_port else "self",
+    )
 
 
 def _class_names(request: BuildRequest, num_classes: int) -> tuple[str, ...]:

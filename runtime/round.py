@@ -13,7 +13,7 @@ from .protocols import CachedTransformer
 from .sampling import sample_token
 from .sequence import Batch
 from .stats import PhaseClock
-from .stepping import chain_step, guided
+from .stepping import chain_step, guided, prefill_step
 from .verification import judge_chain
 from .warping import warp
 
@@ -28,13 +28,13 @@ class SpeculativeDecoder:
     omega: NDArray[np.float64]
     clock: PhaseClock = field(default_factory=PhaseClock)
 
-    def prefill(self, batch: Batch, condition_ids: NDArray[np.int64]) -> None:
-        """Feed the condition ([rows, prefix]) and emit every image's first token."""
+    def prefill(self, batch: Batch) -> None:
+        """Feed the conditions and emit every image's first token."""
         with self.clock.phase("target", batch.stats):
-            out = chain_step(self.target, condition_ids, np.zeros(len(condition_ids), dtype=np.int64))
+            out = prefill_step(self.target, [sequence.prompt for sequence in batch.sequences], batch.branches)
         with self.clock.phase("host", batch.stats):
             batch.features = out.hidden
-            p = warp(guided(out.logits[:, -1], self.sampling), self.sampling)
+            p = warp(guided(out.logits[:, -1], self.sampling, 0), self.sampling)
             for i, sequence in enumerate(batch.sequences):
                 sequence.emit([sample_token(p[i], sequence.rng.random())])
 
@@ -54,12 +54,14 @@ class SpeculativeDecoder:
         with self.clock.phase("target", batch.stats):
             pending = np.array([[sequence.pending] for sequence in batch.sequences])
             ids = np.concatenate([pending, drafts], axis=1)
-            out = chain_step(self.target, np.repeat(ids, batch.branches, axis=0), batch.cached)
+            rows = np.repeat(ids, batch.branches, axis=0)
+            out = chain_step(self.target, rows, batch.cached, visible=batch.visible)
 
         # accept x_i with min(1, omega_i p_i/q_i); the first rejected one is replaced from [p - min(q, omega p)]_+
         with self.clock.phase("host", batch.stats):
             batch.features = out.hidden
-            p = warp(guided(out.logits, self.sampling), self.sampling)
+            token_index = batch.emitted[:, None] + np.arange(ids.shape[1])
+            p = warp(guided(out.logits, self.sampling, token_index), self.sampling)
             for i, (sequence, length) in enumerate(zip(batch.sequences, lengths, strict=True)):
                 verdict = judge_chain(
                     drafts[i, :length], p[i, : length + 1], q[i, :length], self.omega[:length], sequence.rng

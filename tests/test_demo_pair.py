@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import Pipeline, SpeculativeConfig
+from coolsd_trt.runtime.condition import class_prompts
 from coolsd_trt.runtime.round import SpeculativeDecoder
 from coolsd_trt.runtime.sampling import image_generator
 from coolsd_trt.runtime.sequence import Batch, ImageSequence
-from coolsd_trt.runtime.stepping import chain_step, guided
+from coolsd_trt.runtime.stepping import chain_step, guided, prefill_step
 from coolsd_trt.runtime.warping import warp
 from goodness import chi_square
 
@@ -66,50 +68,49 @@ class FixedPrefix:
     """The demo target after a given class and given first tokens: exact laws, and rounds that start there."""
 
     def __init__(self, demo: Pipeline, class_id: int, tokens: np.ndarray) -> None:
-        self.engines, self.class_id, self.tokens = demo._engines, class_id, tokens
+        self.engines, self.tokens, self.n_tokens = demo._engines, tokens, demo.info.n_tokens
         self.sampling = demo.info.sampling.model_copy(update={"cfg_scale": 2.0, "top_k": 6, "temperature": 1.0})
-        info = demo.info
-        condition = np.array([[class_id], [info.null_class]]) + info.class_id_offset
-        self.ids = np.concatenate([condition, np.repeat(tokens[None], 2, axis=0)], axis=1)
-        self.n_tokens = info.n_tokens
+        prompt = class_prompts(demo.info.condition, [class_id])[0]
+        self.ids = np.concatenate([prompt.input_ids, np.repeat(tokens[None], 2, axis=0)], axis=1)
+        # The last known token plays the pending one; the condition is everything before it.
+        self.prompt = replace(prompt, input_ids=self.ids[:, :-1], mask=np.tri(len(tokens), dtype=np.bool_))
 
     def exact_law(self) -> tuple[np.ndarray, np.ndarray]:
         """The joint law of the next two tokens: pairs [36, 2] and their probabilities [36]."""
-        target = self.engines.target
-        target.allocate(12, self.n_tokens + 17)
-        start = np.zeros(2, np.int64)
-        first = warp(guided(chain_step(target, self.ids, start).logits[:, -1], self.sampling), self.sampling)[0]
+        self.engines.target.allocate(12, self.n_tokens + 17)
+        first = self._next_law(self.ids)[0]
         support = np.flatnonzero(first)
         rows = np.repeat(self.ids[None], len(support), axis=0)
         grown = np.concatenate([rows, np.repeat(support[:, None, None], 2, axis=1)], axis=2)
-        out = chain_step(target, grown.reshape(-1, grown.shape[2]), np.zeros(2 * len(support), np.int64))
-        second = warp(guided(out.logits[:, -1], self.sampling), self.sampling)
-        pairs = [(a, b) for i, a in enumerate(support) for b in np.flatnonzero(second[i])]
-        law = [first[a] * second[i, b] for i, a in enumerate(support) for b in np.flatnonzero(second[i])]
-        return np.array(pairs), np.array(law)
+        second = self._next_law(grown.reshape(-1, grown.shape[2]))
+        cells = [(i, b) for i in range(len(support)) for b in np.flatnonzero(second[i])]
+        pairs = np.array([(support[i], b) for i, b in cells])
+        return pairs, np.array([first[support[i]] * second[i, b] for i, b in cells])
 
     def sample(self, omega: np.ndarray, count: int, first_index: int) -> np.ndarray:
         """The next two tokens of `count` images, [count, 2], emitted by rounds alone."""
         draft = self.engines.draft if len(omega) else None
         decoder = SpeculativeDecoder(self.engines.target, draft, self.sampling, omega)
-        known = len(self.tokens)
-        # The last known token plays the pending one; the condition is everything before it.
         sequences = [
-            ImageSequence(self.class_id, known, 2 + 1 + len(omega), image_generator(0, first_index + i), len(omega))
+            ImageSequence(self.prompt, 3 + len(omega), image_generator(0, first_index + i), len(omega))
             for i in range(count)
         ]
         batch = Batch(sequences, branches=2)
         for engine in (decoder.target, draft):
             if engine is not None:
                 engine.allocate(2 * count, self.n_tokens + 17)
-        condition = np.tile(self.ids[:, :-1], (count, 1))
-        batch.features = chain_step(decoder.target, condition, np.zeros(2 * count, np.int64)).hidden
+        batch.features = prefill_step(decoder.target, [self.prompt] * count, branches=2).hidden
         for sequence in sequences:
             sequence.emit([int(self.tokens[-1])])
             sequence.last_emitted = self.tokens.tolist()
         while any(sequence.emitted < 3 for sequence in sequences):
             decoder.round(batch)
         return np.array([sequence.tokens[1:3] for sequence in sequences])
+
+    def _next_law(self, ids: np.ndarray) -> np.ndarray:
+        """[2N, T] sequences -> [N, V], the law of what follows."""
+        out = chain_step(self.engines.target, ids, np.zeros(len(ids), np.int64))
+        return warp(guided(out.logits[:, -1], self.sampling, ids.shape[1] - 1), self.sampling)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from ...engines.bundle import record_file
 from ...engines.manifest import Tensor
 
 # Page-aligned, so that runtimes can map the data file instead of copying it.
@@ -123,17 +124,22 @@ class GraphBuilder:
         self.path.write_bytes(model.SerializeToString())
         onnx.checker.check_model(str(self.path), full_check=True)
 
-    @property
-    def input_specs(self) -> tuple[Tensor, ...]:
-        return tuple(_spec(value) for value in self._inputs)
-
-    @property
-    def output_specs(self) -> tuple[Tensor, ...]:
-        return tuple(_spec(value) for value in self._outputs)
+    def spec(self) -> dict[str, Any]:
+        """What the manifest says of any saved graph: the fields of `GraphSpec`."""
+        return {
+            "files": tuple(record_file(file) for file in (self.path, self.data_path) if file.exists()),
+            "parameters": self.parameters,
+            "inputs": tuple(_spec(value) for value in self._inputs),
+            "outputs": tuple(_spec(value) for value in self._outputs),
+        }
 
     def _fresh(self, kind: str) -> str:
         self._count += 1
         return f"{self._scope}/{kind.lower()}_{self._count}" if self._scope else f"{kind.lower()}_{self._count}"
+
+
+def fp32(value: Array) -> NDArray[np.float32]:
+    return np.asarray(value, dtype=np.float32)
 
 
 def _onnx_type(dtype: type) -> int:

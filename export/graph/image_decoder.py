@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ...engines.bundle import record_file
 from ...engines.manifest import ImageDecoderSpec
 from ..vq import VqDecoder
 from .builder import GraphBuilder
@@ -39,13 +38,7 @@ def write_image_decoder(path: Path, weights: VqDecoder, grid: tuple[int, int]) -
         x = net.swish(net.group_norm(x, f"{DECODER}.norm_out"))
         net.conv(x, f"{DECODER}.conv_out", named="pixels")
         g.save()
-        return ImageDecoderSpec(
-            files=tuple(record_file(file) for file in (g.path, g.data_path) if file.exists()),
-            image_size=(height, width),
-            parameters=g.parameters,
-            inputs=g.input_specs,
-            outputs=g.output_specs,
-        )
+        return ImageDecoderSpec(image_size=(height, width), **g.spec())
 
 
 class _Net:

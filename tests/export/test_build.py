@@ -109,8 +109,16 @@ def test_a_build_stopped_at_any_stage_leaves_nothing(request_: BuildRequest, tmp
     "part, change, words",
     [
         ("target", lambda t: t.pop("layers.1.ffn_norm.weight"), "1 of 18 tensors are missing: layers.1.ffn_norm"),
-        ("target", lambda t: t.clear() or t.update(x=np.zeros(1)), "not a complete LlamaGen c2i checkpoint, 6 of 6"),
-        ("target", lambda t: t.update({"norm.weight": np.zeros(3)}), r"norm.weight is \[3\], expected \[32\]"),
+        (
+            "target",
+            lambda t: t.clear() or t.update(x=np.zeros(1)),
+            "not a complete class-conditional LlamaGen checkpoint, 5 of 5",
+        ),
+        (
+            "target",
+            lambda t: t.update({"output.weight": np.zeros((8, 3))}),
+            r"output.weight is \[8, 3\], expected \[8, 32\]",
+        ),
         (
             "target",
             lambda t: t.update({"layers.0.attention.wo.weight": np.full((32, 32), np.nan)}),

@@ -11,7 +11,8 @@ from coolsd_trt.engines.backends import onnxruntime_has_tensor_scatter
 from coolsd_trt.engines.manifest import LoweringName
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import Cancelled, GenerationResult, InputError, Pipeline, Progress, SpeculativeConfig
-from coolsd_trt.runtime.stepping import chain_step, guided
+from coolsd_trt.runtime.condition import class_prompts
+from coolsd_trt.runtime.stepping import chain_step, guided, prefill_step
 from coolsd_trt.runtime.warping import warp
 from goodness import chi_square
 
@@ -137,13 +138,14 @@ def first_tokens_law(pipeline: Pipeline, class_id: int, sampling_options: dict) 
     """The exact joint law of the first two tokens, [V, V], from the target alone."""
     info, target = pipeline.info, pipeline._engines.target
     sampling = info.sampling.model_copy(update=sampling_options)
-    condition = np.array([[class_id], [info.null_class]], dtype=np.int64) + info.class_id_offset
     target.allocate(2, info.prefix_length + info.n_tokens)
-    first = warp(guided(chain_step(target, condition, np.zeros(2, np.int64)).logits[:, -1], sampling), sampling)[0]
+    prompts = class_prompts(info.condition, [class_id])
+    first = warp(guided(prefill_step(target, prompts, branches=2).logits[:, -1], sampling, 0), sampling)[0]
     second = []
     for token in range(info.vocab_size):
         ids = np.full((2, 1), token)
-        second.append(warp(guided(chain_step(target, ids, np.ones(2, np.int64)).logits[:, 0], sampling), sampling)[0])
+        logits = chain_step(target, ids, np.ones(2, np.int64)).logits[:, 0]
+        second.append(warp(guided(logits, sampling, 1), sampling)[0])
     return first[:, None] * np.array(second)
 
 

@@ -14,7 +14,7 @@ from .console import human_size, plain_table, stderr, stdout
 
 
 def build(
-    target: Annotated[Path, typer.Option(help="Target checkpoint: a LlamaGen c2i file, or a folder with it.")],
+    target: Annotated[Path, typer.Option(help="Target checkpoint: a LlamaGen file, or a folder with it.")],
     image_decoder: Annotated[Path, typer.Option(help="VQ tokenizer checkpoint: a file, or a folder with it.")],
     out: Annotated[Path, typer.Option(help="The bundle to write (a folder).")],
     draft: Annotated[Path | None, typer.Option(help="EAGLE draft: its folder. Without it only rule `ar` runs.")] = None,
@@ -28,10 +28,12 @@ def build(
         LoweringName | None,
         typer.Option(help="How graphs write the cache and attend; default: what suits the installed onnxruntime."),
     ] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="Attention heads, if the target does not say.")] = None,
+    grid: Annotated[int | None, typer.Option(min=1, help="Image tokens per side, if the target does not say.")] = None,
 ) -> None:
     """Turn checkpoints into a bundle. Does nothing when the bundle is already there and intact."""
     start = time.perf_counter()
-    request = BuildRequest(target, image_decoder, draft, max_draft, class_names, lowering)
+    request = BuildRequest(target, image_decoder, draft, max_draft, class_names, lowering, heads, grid)
     with stderr.status("build") as status:
         result = build_bundle(request, out, report=lambda stage: status.update(f"build: {stage}"))
     seconds = time.perf_counter() - start
@@ -45,10 +47,8 @@ def build(
 def parts_table(manifest: Manifest) -> object:
     """One row per engine: parameters, precision, size on disk."""
     table = plain_table("part", "parameters", "layers", "precision", "size", "file")
-    parts = {"target": manifest.target, "draft": manifest.draft, "image decoder": manifest.image_decoder}
-    for name, part in parts.items():
-        if part is not None:
-            size = human_size(sum(record.size for record in part.files))
-            layers = str(getattr(part, "layers", "-"))
-            table.add_row(name, f"{part.parameters / 1e6:.2f} M", layers, part.precision, size, part.files[0].name)
+    for name, part in manifest.parts().items():
+        size = human_size(sum(record.size for record in part.files))
+        layers = str(getattr(part, "layers", "-"))
+        table.add_row(name, f"{part.parameters / 1e6:.2f} M", layers, part.precision, size, part.files[0].name)
     return table
