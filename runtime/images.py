@@ -22,6 +22,11 @@ def to_uint8(pixels: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
     return np.floor(unit * 255.0 + 0.5).astype(np.uint8).transpose(0, 2, 3, 1)
 
 
+def from_uint8(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """[N, H, W, 3] uint8 -> [N, 3, H, W] float32 in [-1, 1], as LlamaGen's tokenizer is trained on them."""
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2), dtype=np.float32) / np.float32(127.5) - np.float32(1)
+
+
 def make_grid(images: Sequence[NDArray[np.uint8]], columns: int | None = None, gap: int = 2) -> NDArray[np.uint8]:
     """Images of one size side by side on white, `columns` a row (default: as square as possible)."""
     columns = columns or int(np.ceil(np.sqrt(len(images))))

@@ -87,6 +87,13 @@ class ImageDecoder(Protocol):
         """[N, rows * columns] tokens in raster order -> [N, 3, height, width] float, nominally in [-1, 1]."""
 
 
+class ImageEncoder(Protocol):
+    """Pixels to image tokens."""
+
+    def encode(self, pixels: NDArray[np.float32]) -> NDArray[np.int64]:
+        """[N, 3, height, width] in [-1, 1] -> [N, rows * columns] tokens in raster order."""
+
+
 class Engines(Protocol):
     """What `Pipeline` owns: the engines of one bundle on one backend."""
 
@@ -95,6 +102,7 @@ class Engines(Protocol):
     target: CachedTransformer
     draft: CachedTransformer | None
     image_decoder: ImageDecoder
+    image_encoder: ImageEncoder | None
     caption_projection: CaptionProjection | None
 
     def close(self) -> None:
