@@ -85,8 +85,8 @@ class Manifest(_Part):
     image_decoder: ImageDecoderSpec
     image_encoder: GraphSpec | None = None
     caption_projection: GraphSpec | None = Field(None, description="only when the condition is a caption")
-    sampling: SamplingConfig = SamplingConfig()
-    speculative: SpeculativeConfig = SpeculativeConfig()
+    sampling: SamplingConfig
+    speculative: SpeculativeConfig
     sources: tuple[Source, ...]
     tools: dict[str, str]
 

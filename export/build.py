@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from ..engines.bundle import write_bundle
-from ..engines.manifest import MANIFEST_NAME, GraphSpec, Manifest, Source
+from ..engines.manifest import MANIFEST_NAME, Manifest, Source
 from ..runtime.condition import CaptionCondition, ClassCondition, Condition
-from ..runtime.config import SamplingConfig
+from ..runtime.config import SamplingConfig, SpeculativeConfig
 from ..runtime.errors import BundleError, InputError
 from .cache_key import build_key, up_to_date
 from .checkpoint import Checkpoint, listed
@@ -101,6 +102,7 @@ def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage
             prefix_length=models.target.shape.zero_rows,
             max_draft_length=request.max_draft_length,
             sampling=SamplingConfig(**{**SAMPLING[family], **config.get("sampling", {})}),
+            speculative=SpeculativeConfig(**config.get("speculative", {})),
             sources=tuple(
                 Source(role=role, path=checkpoint.path.name, sha256=fingerprints[role])
                 for role, checkpoint in sources.items()
@@ -142,9 +144,10 @@ def _options(request: BuildRequest) -> dict[str, object]:
     }
 
 
-def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: Report) -> dict[str, GraphSpec]:
-    """Every graph of the bundle, by its field of `Manifest`."""
-    target, parts = models.target, {}
+def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: Report) -> dict[str, Any]:
+    """Specs of the graphs, by their fields of `Manifest`."""
+    target = models.target
+    parts: dict[str, Any] = {}
     report("target")
     parts["target"] = write_target(folder / "target.onnx", target, request.max_draft_length)
     if isinstance(models.condition, CaptionCondition):

@@ -205,7 +205,8 @@ class Pipeline:
         self, decoder: SpeculativeDecoder, tokens: NDArray[np.int64], stats: ImageStats
     ) -> NDArray[np.uint8]:
         with decoder.clock.phase("decode", [stats]):
-            return to_uint8(self._engines.image_decoder.decode(tokens[None]))[0]
+            image: NDArray[np.uint8] = to_uint8(self._engines.image_decoder.decode(tokens[None]))[0]
+            return image
 
     def _schedule(self, speculative: SpeculativeConfig, sampling: SamplingConfig) -> NDArray[np.float64]:
         omega = get_rule(speculative.rule).schedule(speculative)

@@ -97,13 +97,26 @@ class ImageEncoder(Protocol):
 class Engines(Protocol):
     """What `Pipeline` owns: the engines of one bundle on one backend."""
 
-    info: ModelInfo
-    backend: str
-    target: CachedTransformer
-    draft: CachedTransformer | None
-    image_decoder: ImageDecoder
-    image_encoder: ImageEncoder | None
-    caption_projection: CaptionProjection | None
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def backend(self) -> str: ...
+
+    @property
+    def target(self) -> CachedTransformer: ...
+
+    @property
+    def draft(self) -> CachedTransformer | None: ...
+
+    @property
+    def image_decoder(self) -> ImageDecoder: ...
+
+    @property
+    def image_encoder(self) -> ImageEncoder | None: ...
+
+    @property
+    def caption_projection(self) -> CaptionProjection | None: ...
 
     def close(self) -> None:
         """Free everything; calling it twice is fine."""

@@ -108,7 +108,7 @@ class GraphBuilder:
         location = {"location": self.data_path.name, "offset": self._data.tell(), "length": value.nbytes}
         for key, entry in location.items():
             tensor.external_data.add(key=key, value=str(entry))
-        self._data.write(memoryview(value).cast("B"))
+        self._data.write(value.data.cast("B"))
         self._initializers.append(tensor)
         return name
 

@@ -39,7 +39,8 @@ def split_pairs(weight: NDArray[np.floating], head_dim: int) -> NDArray[np.float
     halves (i, i + head_dim/2). Scores are unchanged when q and k are reordered alike, and halves rotate with slices.
     """
     heads = weight.shape[0] // head_dim
-    return weight.reshape(heads, head_dim // 2, 2, -1).swapaxes(1, 2).reshape(weight.shape)
+    halves: NDArray[np.floating] = weight.reshape(heads, head_dim // 2, 2, -1).swapaxes(1, 2).reshape(weight.shape)
+    return halves
 
 
 def declare_rope(

@@ -8,6 +8,7 @@ out: logits [B, S, V], hidden [B, S, H], present_key_i, present_value_i
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from .attention import LOWERINGS, declare_cache
 from .builder import GraphBuilder, fp32
 from .rope import apply_rope, declare_rope, rope_tables, split_pairs
 
-LOWERING = "tensor_scatter"
+LOWERING: Literal["tensor_scatter"] = "tensor_scatter"
 
 
 def write_target(path: Path, weights: TargetWeights, max_draft_length: int) -> TransformerSpec:
