@@ -7,26 +7,31 @@ from pathlib import Path
 from ..runtime.protocols import ModelInfo
 from .backends import choose_backend
 from .bundle import Bundle
-from .ort import OrtCaptionProjection, OrtImageDecoder, OrtTransformer
+from .manifest import GraphSpec
+from .ort import OrtCaptionProjection, OrtImageDecoder, OrtImageEncoder, OrtTransformer
 
 
 class LoadedEngines:
-    """Target, draft and image decoder of one bundle on one backend."""
+    """The engines of one bundle on one backend; parts the bundle lacks are None."""
 
     def __init__(self, bundle: Bundle, backend: str, threads: int | None) -> None:
-        manifest = bundle.manifest
+        def path(part: GraphSpec) -> Path:
+            return bundle.file(part.files[0])
+
+        m = bundle.manifest
         self.info: ModelInfo = bundle.info
         self.backend = backend
-        self.target = OrtTransformer(bundle.file(manifest.target.files[0]), manifest.target, threads)
-        self.draft = (
-            OrtTransformer(bundle.file(manifest.draft.files[0]), manifest.draft, threads) if manifest.draft else None
+        self.target = OrtTransformer(path(m.target), m.target, threads)
+        self.draft = OrtTransformer(path(m.draft), m.draft, threads) if m.draft else None
+        self.image_decoder = OrtImageDecoder(path(m.image_decoder), threads)
+        self.image_encoder = OrtImageEncoder(path(m.image_encoder), threads) if m.image_encoder else None
+        self.caption_projection = (
+            OrtCaptionProjection(path(m.caption_projection), threads) if m.caption_projection else None
         )
-        self.image_decoder = OrtImageDecoder(bundle.file(manifest.image_decoder.files[0]), threads)
-        spec = manifest.caption_projection
-        self.caption_projection = OrtCaptionProjection(bundle.file(spec.files[0]), threads) if spec else None
 
     def close(self) -> None:
-        for engine in (self.target, self.draft, self.image_decoder, self.caption_projection):
+        parts = (self.target, self.draft, self.image_decoder, self.image_encoder, self.caption_projection)
+        for engine in parts:
             if engine is not None:
                 engine.close()
 

@@ -85,9 +85,10 @@ class Manifest(_Part):
     target: TransformerSpec
     draft: TransformerSpec | None = None
     image_decoder: ImageDecoderSpec
+    image_encoder: GraphSpec | None = None
     caption_projection: GraphSpec | None = Field(None, description="only when the condition is a caption")
-    sampling: SamplingConfig = SamplingConfig()
-    speculative: SpeculativeConfig = SpeculativeConfig()
+    sampling: SamplingConfig
+    speculative: SpeculativeConfig
     sources: tuple[Source, ...]
     tools: dict[str, str]
 
@@ -97,6 +98,7 @@ class Manifest(_Part):
             "target": self.target,
             "draft": self.draft,
             "image decoder": self.image_decoder,
+            "image encoder": self.image_encoder,
             "caption projection": self.caption_projection,
         }
         return {name: part for name, part in parts.items() if part is not None}

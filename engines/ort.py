@@ -161,6 +161,15 @@ class OrtImageDecoder(_OrtGraph):
         return pixels
 
 
+class OrtImageEncoder(_OrtGraph):
+    """The graph from pixels to codes."""
+
+    def encode(self, pixels: NDArray[np.float32]) -> NDArray[np.int64]:
+        """[N, 3, height, width] float32 in [-1, 1] -> [N, rows * columns] int64."""
+        codes: NDArray[np.int64] = self._run(pixels=pixels)[0]
+        return codes
+
+
 class OrtCaptionProjection(_OrtGraph):
     """The graph from text features to the target's embeddings."""
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .condition import ClassCondition, Prompt, caption_prompts, class_prompts
 from .config import SamplingConfig, SpeculativeConfig
 from .errors import Cancelled, InputError
-from .images import to_uint8
+from .images import from_uint8, to_uint8
 from .protocols import Engines, ModelInfo
 from .result import GenerationResult
 from .round import SpeculativeDecoder
@@ -137,6 +137,22 @@ class Pipeline:
             seconds=time.perf_counter() - start,
         )
 
+    def encode(self, images: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Image tokens [N, n_tokens] of pictures [N, H, W, 3] of the model's size.
+
+        Raises: InputError when the bundle has no image encoder or the pictures have another size.
+        """
+        encoder = self._engines.image_encoder
+        if encoder is None:
+            raise InputError("this bundle has no image encoder. Build it again with --image-encoder.")
+        tokens = encoder.encode(from_uint8(images))
+        if tokens.shape[1] != self.info.n_tokens:
+            raise InputError(
+                f"pictures of {images.shape[2]}x{images.shape[1]} pixels make {tokens.shape[1]} tokens. "
+                f"Expected the {self.info.n_tokens} of this model: resize them to what it generates."
+            )
+        return tokens
+
     def close(self) -> None:
         """Free the engines; calling it twice is fine."""
         self._engines.close()
@@ -189,7 +205,8 @@ class Pipeline:
         self, decoder: SpeculativeDecoder, tokens: NDArray[np.int64], stats: ImageStats
     ) -> NDArray[np.uint8]:
         with decoder.clock.phase("decode", [stats]):
-            return to_uint8(self._engines.image_decoder.decode(tokens[None]))[0]
+            image: NDArray[np.uint8] = to_uint8(self._engines.image_decoder.decode(tokens[None]))[0]
+            return image
 
     def _schedule(self, speculative: SpeculativeConfig, sampling: SamplingConfig) -> NDArray[np.float64]:
         omega = get_rule(speculative.rule).schedule(speculative)

@@ -87,6 +87,13 @@ class ImageDecoder(Protocol):
         """[N, rows * columns] tokens in raster order -> [N, 3, height, width] float, nominally in [-1, 1]."""
 
 
+class ImageEncoder(Protocol):
+    """Pixels to image tokens."""
+
+    def encode(self, pixels: NDArray[np.float32]) -> NDArray[np.int64]:
+        """[N, 3, height, width] in [-1, 1] -> [N, rows * columns] tokens in raster order."""
+
+
 class Engines(Protocol):
     """What `Pipeline` owns: the engines of one bundle on one backend."""
 
@@ -104,6 +111,9 @@ class Engines(Protocol):
 
     @property
     def image_decoder(self) -> ImageDecoder: ...
+
+    @property
+    def image_encoder(self) -> ImageEncoder | None: ...
 
     @property
     def caption_projection(self) -> CaptionProjection | None: ...

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ...engines.bundle import record_file
 from ...engines.manifest import Tensor
+from ...runtime.errors import InputError
 
 # Page-aligned, so that runtimes can map the data file instead of copying it.
 ALIGNMENT = 4096
@@ -107,7 +108,7 @@ class GraphBuilder:
         location = {"location": self.data_path.name, "offset": self._data.tell(), "length": value.nbytes}
         for key, entry in location.items():
             tensor.external_data.add(key=key, value=str(entry))
-        self._data.write(value.data)
+        self._data.write(value.data.cast("B"))
         self._initializers.append(tensor)
         return name
 
@@ -122,7 +123,13 @@ class GraphBuilder:
             producer_name=PRODUCER,
         )
         self.path.write_bytes(model.SerializeToString())
-        onnx.checker.check_model(str(self.path), full_check=True)
+        try:
+            onnx.checker.check_model(str(self.path), full_check=True)
+        except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+            raise InputError(
+                f"{self.path.stem}: the checkpoint's tensors do not fit together ({str(error).splitlines()[0]}). "
+                "Check that the checkpoint is unmodified."
+            ) from None
 
     def spec(self) -> dict[str, Any]:
         """What the manifest says of any saved graph: the fields of `GraphSpec`."""

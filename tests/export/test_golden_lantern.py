@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from coolsd_trt.engines.ort import OrtTransformer
 from coolsd_trt.export.build import BuildRequest, build_bundle
-from coolsd_trt.export.checkpoint import open_checkpoint
 from coolsd_trt.export.eagle import EagleDraft
 from coolsd_trt.export.graph.transformer import write_draft
 from coolsd_trt.export.llamagen import LlamaGenTarget
+from coolsd_trt.export.locate import open_checkpoint
 from coolsd_trt.runtime import Pipeline, SamplingConfig, SpeculativeConfig
 from coolsd_trt.runtime.condition import caption_prompts
 from coolsd_trt.runtime.stepping import chain_step, guided, prefill_step
