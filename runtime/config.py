@@ -22,11 +22,13 @@ class _Settings(BaseModel):
 class SamplingConfig(_Settings):
     """How logits become a distribution; the same for target and draft.
 
-    cfg_scale: guidance `u + s (c - u)`, 1 switches it off (and halves the work). temperature: 0 is greedy.
+    cfg_scale: guidance `u + s (c - u)`, 1 switches it off (and halves the work). cfg_interval: -1 guides every token,
+    n guides image tokens 0 to n + 1 and no later one (LlamaGen counts from the second token). temperature: 0 is greedy.
     top_k: 0 is off. top_p: 1 is off.
     """
 
     cfg_scale: float = Field(4.0, ge=1)
+    cfg_interval: int = Field(-1, ge=-1)
     temperature: float = Field(1.0, ge=0)
     top_k: int = Field(0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)

@@ -35,7 +35,7 @@ def draft_chain(draft: CachedTransformer, batch: Batch, lengths: Sequence[int], 
     tokens = np.zeros((len(batch), max(lengths)), dtype=np.int64)
     q = np.zeros((*tokens.shape, logits.shape[-1]))
     for k in range(tokens.shape[1]):
-        q[:, k] = warp(guided(logits, sampling), sampling)
+        q[:, k] = warp(guided(logits, sampling, batch.emitted + k), sampling)
         for i, sequence in enumerate(batch.sequences):
             if k < lengths[i]:
                 tokens[i, k] = sample_token(q[i, k], sequence.rng.random())

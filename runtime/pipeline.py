@@ -67,6 +67,7 @@ class Pipeline:
         seed: int = 0,
         first_index: int = 0,
         cfg_scale: float | None = None,
+        cfg_interval: int | None = None,
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -81,14 +82,20 @@ class Pipeline:
             class_ids: 0 .. number of classes - 1.
             seed, first_index: picture i of the call draws from the generator (seed, first_index + i), so any picture
                 can be made again alone.
-            cfg_scale, temperature, top_k, top_p: see `SamplingConfig`; None takes the bundle's default.
+            cfg_scale, cfg_interval, temperature, top_k, top_p: see `SamplingConfig`; None takes the bundle's default.
             speculative: see `SpeculativeConfig`; None takes the bundle's default.
             batch_size: pictures that share passes.
             progress: called after every round. cancel: looked at before every round.
         Raises: InputError for a bad value (before anything runs); Cancelled.
         """
         start = time.perf_counter()
-        chosen = {"cfg_scale": cfg_scale, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+        chosen = {
+            "cfg_scale": cfg_scale,
+            "cfg_interval": cfg_interval,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+        }
         defaults = self.info.sampling.model_dump()
         sampling = SamplingConfig(**{**defaults, **{k: v for k, v in chosen.items() if v is not None}})
         speculative = speculative or self.info.speculative

@@ -34,7 +34,7 @@ class SpeculativeDecoder:
             out = chain_step(self.target, condition_ids, np.zeros(len(condition_ids), dtype=np.int64))
         with self.clock.phase("host", batch.stats):
             batch.features = out.hidden
-            p = warp(guided(out.logits[:, -1], self.sampling), self.sampling)
+            p = warp(guided(out.logits[:, -1], self.sampling, 0), self.sampling)
             for i, sequence in enumerate(batch.sequences):
                 sequence.emit([sample_token(p[i], sequence.rng.random())])
 
@@ -59,7 +59,8 @@ class SpeculativeDecoder:
         # accept x_i with min(1, omega_i p_i/q_i); the first rejected one is replaced from [p - min(q, omega p)]_+
         with self.clock.phase("host", batch.stats):
             batch.features = out.hidden
-            p = warp(guided(out.logits, self.sampling), self.sampling)
+            token_index = batch.emitted[:, None] + np.arange(ids.shape[1])
+            p = warp(guided(out.logits, self.sampling, token_index), self.sampling)
             for i, (sequence, length) in enumerate(zip(batch.sequences, lengths, strict=True)):
                 verdict = judge_chain(
                     drafts[i, :length], p[i, : length + 1], q[i, :length], self.omega[:length], sequence.rng

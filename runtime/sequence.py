@@ -75,6 +75,11 @@ class Batch:
         return np.repeat(np.asarray(values, dtype=np.int64), self.branches, axis=0)
 
     @property
+    def emitted(self) -> NDArray[np.int64]:
+        """[N] tokens emitted so far: the index of the image token that comes next."""
+        return np.array([sequence.emitted for sequence in self.sequences], dtype=np.int64)
+
+    @property
     def cached(self) -> NDArray[np.int64]:
         """[rows] valid positions of the target's cache."""
         return self.per_row([sequence.cached for sequence in self.sequences])

@@ -26,6 +26,18 @@ def chain_step(
     return engine.step(input_ids, position_ids, mask, lengths, features)
 
 
-def guided(logits: NDArray[np.float32], sampling: SamplingConfig) -> NDArray[np.float32]:
-    """Combine the CFG branches of interleaved rows: [2N, ..., V] -> [N, ..., V]; unguided logits pass through."""
-    return combine_cfg(logits[0::2], logits[1::2], sampling.cfg_scale) if sampling.guided else logits
+def guided(
+    logits: NDArray[np.float32], sampling: SamplingConfig, token_index: NDArray[np.int64] | int
+) -> NDArray[np.float32]:
+    """Combine the CFG branches of interleaved rows; unguided logits pass through.
+
+    Args: logits [2N, ..., V]; token_index: which image token (0 = the first) each of the [N, ...] entries predicts.
+    Returns: [N, ..., V].
+    """
+    if not sampling.guided:
+        return logits
+    cond, combined = logits[0::2], combine_cfg(logits[0::2], logits[1::2], sampling.cfg_scale)
+    if sampling.cfg_interval < 0:
+        return combined
+    guides = np.asarray(token_index) <= sampling.cfg_interval + 1
+    return np.where(guides[..., None], combined, cond)

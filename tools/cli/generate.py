@@ -38,6 +38,9 @@ def generate(
     cfg: Annotated[
         float | None, typer.Option(help="Guidance scale, 1 = off.", rich_help_panel=SAMPLING, show_default="bundle's")
     ] = None,
+    cfg_interval: Annotated[
+        int | None, typer.Option(help="Guide only image tokens 0 to N + 1; -1 = all.", rich_help_panel=SAMPLING)
+    ] = None,
     temperature: Annotated[float | None, typer.Option(help="0 = greedy.", rich_help_panel=SAMPLING)] = None,
     top_k: Annotated[int | None, typer.Option(help="0 = off.", rich_help_panel=SAMPLING)] = None,
     top_p: Annotated[float | None, typer.Option(help="1 = off.", rich_help_panel=SAMPLING)] = None,
@@ -86,6 +89,7 @@ def generate(
             seed=seed,
             first_index=first_index,
             cfg_scale=cfg,
+            cfg_interval=cfg_interval,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
