@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..runtime.protocols import ModelInfo
 from .backends import choose_backend
@@ -22,6 +26,13 @@ class LoadedEngines:
             OrtTransformer(bundle.file(manifest.draft.files[0]), manifest.draft, threads) if manifest.draft else None
         )
         self.image_decoder = OrtImageDecoder(bundle.file(manifest.image_decoder.files[0]), threads)
+
+        self._neighbors = bundle.file(manifest.neighbors) if manifest.neighbors else None
+
+    @cached_property
+    def neighbors(self) -> NDArray[np.uint16] | None:
+        """[V, K], mapped from the bundle when first asked for."""
+        return np.load(self._neighbors, mmap_mode="r") if self._neighbors else None
 
     def close(self) -> None:
         for engine in (self.target, self.draft, self.image_decoder):

@@ -91,6 +91,7 @@ class Manifest(_Part):
     target: TransformerSpec
     draft: TransformerSpec | None = None
     image_decoder: ImageDecoderSpec
+    neighbors: FileRecord | None = None
     sampling: SamplingConfig = SamplingConfig()
     speculative: SpeculativeConfig = SpeculativeConfig()
     sources: tuple[Source, ...]
@@ -99,4 +100,5 @@ class Manifest(_Part):
     def files(self) -> list[FileRecord]:
         """All files the bundle must have beside the manifest."""
         parts = [part for part in (self.target, self.draft, self.image_decoder) if part is not None]
-        return [record for part in parts for record in part.files]
+        tables = (self.neighbors,) if self.neighbors else ()
+        return [*tables, *(record for part in parts for record in part.files)]

@@ -18,6 +18,7 @@ from .eagle import EagleDraft
 from .graph.image_decoder import write_image_decoder
 from .graph.transformer import write_draft, write_target
 from .llamagen import LlamaGenTarget
+from .neighbors import DEFAULT_COLUMNS, write_neighbors
 from .vq import VqDecoder
 
 CLASS_NAMES = "class_names.json"
@@ -27,13 +28,15 @@ DEFAULT_MAX_DRAFT = 16
 @dataclass(frozen=True)
 class BuildRequest:
     """What to build. target, draft, image_decoder: checkpoint files or directories. max_draft_length: the longest
-    draft the bundle has cache room for. class_names: JSON list; default: `class_names.json` beside the target."""
+    draft the bundle has cache room for. class_names: JSON list; default: `class_names.json` beside the target.
+    neighbors: columns of LANTERN's neighbour table, 0 leaves it out."""
 
     target: Path
     image_decoder: Path
     draft: Path | None = None
     max_draft_length: int = DEFAULT_MAX_DRAFT
     class_names: Path | None = None
+    neighbors: int = DEFAULT_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,13 @@ class BuildResult:
 def build_bundle(request: BuildRequest, out: Path, report: Callable[[str], None] = lambda stage: None) -> BuildResult:
     """Build the bundle at `out`, all or nothing; do nothing when it is already there and intact.
 
-    Args: report: called with the stage that begins ("read", "target", "draft", "image decoder").
+    Args: report: called with the stage that begins ("read", "target", "draft", ...).
     Raises: InputError for a bad checkpoint or option; BundleError when `out` can't be written.
     """
     if request.max_draft_length < 0:
         raise InputError(f"max_draft_length = {request.max_draft_length}: it must be at least 0.")
+    if request.neighbors < 0:
+        raise InputError(f"neighbors = {request.neighbors}: it must be at least 0.")
     report("read")
     sources = _open_sources(request)
     key = _build_key(request, sources)
@@ -72,6 +77,10 @@ def build_bundle(request: BuildRequest, out: Path, report: Callable[[str], None]
             draft_spec = write_draft(folder / "draft.onnx", draft, target.head(), request.max_draft_length)
         report("image decoder")
         decoder_spec = write_image_decoder(folder / "image_decoder.onnx", decoder, target.shape.grid)
+        table = None
+        if request.neighbors:
+            report("neighbours")
+            table = write_neighbors(folder / "neighbors.npy", decoder.codebook(), request.neighbors)
         manifest = Manifest(
             name=str(sources["target"].config.get("name", "llamagen-c2i")),
             family="llamagen-c2i",
@@ -83,6 +92,7 @@ def build_bundle(request: BuildRequest, out: Path, report: Callable[[str], None]
             target=target_spec,
             draft=draft_spec,
             image_decoder=decoder_spec,
+            neighbors=table,
             sampling=SamplingConfig(**sources["target"].config.get("sampling", {})),
             sources=tuple(
                 Source(role=role, path=checkpoint.path.name, sha256=checkpoint.fingerprint())
@@ -107,6 +117,7 @@ def _build_key(request: BuildRequest, sources: dict[str, Checkpoint]) -> str:
     content = {
         "sources": {role: checkpoint.fingerprint() for role, checkpoint in sources.items()},
         "max_draft_length": request.max_draft_length,
+        "neighbors": request.neighbors,
         "class_names": read_json(names) if names else None,
         "exporter": _exporter_digest(),
     }

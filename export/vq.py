@@ -33,6 +33,10 @@ class VqDecoder:
                 "Use the image tokenizer the target was trained with."
             )
 
+    def codebook(self) -> Array:
+        """[V, D], as stored; the decoder normalises its rows."""
+        return self.tensor("quantize.embedding.weight")
+
     def has(self, prefix: str) -> bool:
         """Whether a module of that name exists (it has a weight)."""
         return any(name.startswith(prefix + ".") for name in self._checkpoint.shapes)

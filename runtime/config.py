@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .errors import InputError
 
@@ -47,13 +47,20 @@ class SpeculativeConfig(_Settings):
 
     rule: a name in `rules.RULES`; "ar" drafts nothing, "lossless" is exact speculative sampling.
     delta: mean relaxation (lossy above 1). nu: annealing rate of "cool". floor: the least omega of the annealed
-    schedules, None for the paper's unfloored one. draft_length: L, drafted tokens per target pass.
+    schedules, None for the paper's unfloored one. lantern_k: how many codebook neighbours a token may borrow from, None
+    for the papers' choice (1000 for "lantern", 10 for "lantern++"); lantern_delta, lantern_lambda: how much, see
+    `lantern.NeighborAcceptance`. resampling: what replaces a rejected token, the "optimal" residual or the "native" one
+    of the rule's authors. draft_length: L, drafted tokens per target pass.
     """
 
     rule: str = "cool"
     delta: float = Field(1.1, gt=0)
     nu: float = Field(0.7, ge=0)
     floor: float | None = Field(1.0, gt=0)
+    lantern_k: int | None = Field(None, ge=0)
+    lantern_delta: float = Field(0.1, ge=0, lt=1)
+    lantern_lambda: float = Field(5.0, ge=1)
+    resampling: Literal["optimal", "native"] = "optimal"
     draft_length: int = Field(5, ge=1)
 
     @field_validator("rule")
@@ -62,6 +69,17 @@ class SpeculativeConfig(_Settings):
         from .rules import get_rule  # rules reads this class
 
         return get_rule(name).name
+
+    @model_validator(mode="after")
+    def _resampling_of_the_rule(self) -> SpeculativeConfig:
+        from .rules import RULES
+
+        if self.resampling == "native" and "resampling" not in RULES[self.rule].parameters:
+            having = ", ".join(rule.name for rule in RULES.values() if "resampling" in rule.parameters)
+            raise InputError(
+                f"resampling = 'native': rule {self.rule!r} has only the optimal one. Expected rule {having}."
+            )
+        return self
 
 
 def _describe(error: ValidationError) -> str:

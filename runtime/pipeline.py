@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .acceptance import Acceptance, Relaxation
 from .config import SamplingConfig, SpeculativeConfig
 from .errors import Cancelled, InputError
 from .images import to_uint8
@@ -100,7 +101,7 @@ class Pipeline:
         sampling = SamplingConfig(**{**defaults, **{k: v for k, v in chosen.items() if v is not None}})
         speculative = speculative or self.info.speculative
         self._check_call(class_ids, images_per_prompt, seed, first_index, batch_size)
-        omega = self._schedule(speculative, sampling)
+        rules = self._acceptances(speculative, sampling)
 
         classes = np.repeat(np.asarray(class_ids, dtype=np.int64), images_per_prompt).tolist()
         sequences = [
@@ -109,11 +110,11 @@ class Pipeline:
                 self.info.prefix_length,
                 self.info.n_tokens,
                 image_generator(seed, first_index + i),
-                len(omega),
+                len(rules),
             )
             for i, class_id in enumerate(classes)
         ]
-        decoder = SpeculativeDecoder(self._engines.target, self._engines.draft if len(omega) else None, sampling, omega)
+        decoder = SpeculativeDecoder(self._engines.target, self._engines.draft if rules else None, sampling, rules)
         report = _Reporter(sequences, progress, cancel, start)
         for first in range(0, len(sequences), batch_size):
             self._decode_tokens(decoder, sequences[first : first + batch_size], report)
@@ -136,7 +137,7 @@ class Pipeline:
                 }
                 for i, class_id in enumerate(classes)
             ],
-            lossy=bool((omega > 1).any()),
+            lossy=any(rule.lossy for rule in rules),
             seconds=time.perf_counter() - start,
         )
 
@@ -156,7 +157,7 @@ class Pipeline:
         branches = 2 if decoder.sampling.guided else 1
         batch = Batch(list(sequences), branches)
         # A round's padded tokens may write up to L positions past the image.
-        cache_length = self.info.prefix_length + self.info.n_tokens + len(decoder.omega)
+        cache_length = self.info.prefix_length + self.info.n_tokens + len(decoder.rules)
         for engine in (decoder.target, decoder.draft):
             if engine is not None:
                 engine.allocate(len(batch) * branches, cache_length)
@@ -180,20 +181,21 @@ class Pipeline:
         with decoder.clock.phase("decode", [stats]):
             return to_uint8(self._engines.image_decoder.decode(tokens[None]))[0]
 
-    def _schedule(self, speculative: SpeculativeConfig, sampling: SamplingConfig) -> NDArray[np.float64]:
-        omega = get_rule(speculative.rule).schedule(speculative)
-        if len(omega) and self._engines.draft is None:
+    def _acceptances(self, speculative: SpeculativeConfig, sampling: SamplingConfig) -> list[Acceptance]:
+        length = speculative.draft_length
+        rules = get_rule(speculative.rule).acceptances(speculative, length, self._engines.neighbors)
+        if rules and self._engines.draft is None:
             raise InputError(
                 f"rule = {speculative.rule!r} needs a draft, and this bundle has none. "
                 "Use rule 'ar', or build the bundle again with --draft."
             )
-        if len(omega) > self.info.max_draft_length:
+        if rules and length > self.info.max_draft_length:
             raise InputError(
-                f"draft_length = {len(omega)}: the bundle's KV cache has {self.info.max_draft_length} spare positions. "
+                f"draft_length = {length}: the bundle's KV cache has {self.info.max_draft_length} spare positions. "
                 f"Use at most {self.info.max_draft_length}, or build the bundle again with a larger --max-draft."
             )
-        # Greedy acceptance is equality with the argmax: the schedule does not apply.
-        return np.ones_like(omega) if sampling.greedy else omega
+        # Greedy acceptance is equality with the argmax, whatever the rule.
+        return [Relaxation(1.0) for _ in rules] if sampling.greedy else rules
 
     def _check_call(
         self, class_ids: Sequence[int], images_per_prompt: int, seed: int, first_index: int, batch_size: int

@@ -92,5 +92,9 @@ class Engines(Protocol):
     draft: CachedTransformer | None
     image_decoder: ImageDecoder
 
+    @property
+    def neighbors(self) -> NDArray[np.uint16] | None:
+        """[V, K] each code's nearest other codes, nearest first; None in a bundle without the table. May be mapped."""
+
     def close(self) -> None:
         """Free everything; calling it twice is fine."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .acceptance import Acceptance
 from .config import SamplingConfig
 from .drafting import draft_chain
 from .protocols import CachedTransformer
@@ -20,12 +22,12 @@ from .warping import warp
 
 @dataclass
 class SpeculativeDecoder:
-    """A model pair with its settings. omega: [L] relaxation schedule; L = 0 is plain autoregression."""
+    """A model pair with its settings. rules: L acceptance tests, none for plain autoregression."""
 
     target: CachedTransformer
     draft: CachedTransformer | None
     sampling: SamplingConfig
-    omega: NDArray[np.float64]
+    rules: Sequence[Acceptance]
     clock: PhaseClock = field(default_factory=PhaseClock)
 
     def prefill(self, batch: Batch, condition_ids: NDArray[np.int64]) -> None:
@@ -41,7 +43,7 @@ class SpeculativeDecoder:
     def round(self, batch: Batch) -> None:
         """One target pass: every image of the batch gains between 1 and L + 1 tokens."""
         # The round also emits a token of its own, so the last one of an image is never drafted.
-        lengths = [min(len(self.omega), sequence.remaining - 1) for sequence in batch.sequences]
+        lengths = [min(len(self.rules), sequence.remaining - 1) for sequence in batch.sequences]
 
         # q: the draft proposes x_1..x_L, x_i ~ q_i
         with self.clock.phase("draft", batch.stats):
@@ -56,14 +58,14 @@ class SpeculativeDecoder:
             ids = np.concatenate([pending, drafts], axis=1)
             out = chain_step(self.target, np.repeat(ids, batch.branches, axis=0), batch.cached)
 
-        # accept x_i with min(1, omega_i p_i/q_i); the first rejected one is replaced from [p - min(q, omega p)]_+
+        # accept x_i with min(1, a_i/q_i), (COOL-SD: a = omega p); a rejected one is replaced from [p - min(q, a)]_+
         with self.clock.phase("host", batch.stats):
             batch.features = out.hidden
             token_index = batch.emitted[:, None] + np.arange(ids.shape[1])
             p = warp(guided(out.logits, self.sampling, token_index), self.sampling)
             for i, (sequence, length) in enumerate(zip(batch.sequences, lengths, strict=True)):
                 verdict = judge_chain(
-                    drafts[i, :length], p[i, : length + 1], q[i, :length], self.omega[:length], sequence.rng
+                    drafts[i, :length], p[i, : length + 1], q[i, :length], self.rules[:length], sequence.rng
                 )
                 sequence.stats.record(verdict)
                 sequence.emit([*drafts[i, : verdict.n_accepted].tolist(), verdict.next_token])

@@ -6,7 +6,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from coolsd_trt.runtime import SamplingConfig, verification
+from coolsd_trt.runtime import SamplingConfig, acceptance
+from coolsd_trt.runtime.acceptance import Relaxation
 from coolsd_trt.runtime.drift import acceptance_probability, position_drift
 from coolsd_trt.runtime.errors import InputError
 from coolsd_trt.runtime.resampling import residual_distribution
@@ -91,11 +92,11 @@ def test_the_classical_residual_is_caught_below_one(monkeypatch: pytest.MonkeyPa
     """Mutation check: [p - q]_+ at omega < 1 is biased, and the enumeration sees it."""
     p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.2, 0.6])
     np.testing.assert_allclose(emitted_law(p, q, 0.5), p, atol=1e-7)
-    monkeypatch.setattr(verification, "residual_distribution", lambda p, q, omega: residual_distribution(p, q, 1.0))
+    monkeypatch.setattr(acceptance, "residual_distribution", lambda p, q, omega: residual_distribution(p, q, 1.0))
     assert np.abs(emitted_law(p, q, 0.5) - p).sum() / 2 > 0.05
 
 
-def chain_law(p: Distribution, q: Distribution, omega: Distribution) -> dict[tuple[int, ...], float]:
+def chain_law(p: Distribution, q: Distribution, omega: tuple[float, float]) -> dict[tuple[int, ...], float]:
     """Law of the tokens a round of L = 2 emits. p [V, V]-valued tables by prefix: p[()], p[x1], p[x1, x2]."""
     size = q.shape[-1]
     first_p, second_p, bonus_p = p[:1], p[1 : 1 + size], p[1 + size :]
@@ -104,7 +105,7 @@ def chain_law(p: Distribution, q: Distribution, omega: Distribution) -> dict[tup
         x1 = sample_token(q[0], rng.random())
         x2 = sample_token(q[1 + x1], rng.random())
         rows = np.stack([first_p[0], second_p[x1], bonus_p[x1]])
-        verdict = judge_chain([x1, x2], rows, np.stack([q[0], q[1 + x1]]), omega, rng)
+        verdict = judge_chain([x1, x2], rows, np.stack([q[0], q[1 + x1]]), [Relaxation(w) for w in omega], rng)
         return (x1, x2), (*(x1, x2)[: verdict.n_accepted], verdict.next_token)
 
     return dict(marginal(exact_law(run), lambda outcome: outcome[1]))
@@ -115,7 +116,7 @@ def test_a_whole_round_of_two(omega: tuple[float, float]) -> None:
     size, rng = 3, np.random.default_rng(5)
     p = np.stack([random_distribution(rng, size) for _ in range(1 + 2 * size)])
     q = np.stack([random_distribution(rng, size) for _ in range(1 + size)])
-    law = chain_law(p, q, np.array(omega))
+    law = chain_law(p, q, omega)
 
     expected: dict[tuple[int, ...], float] = {}
     mass = [np.minimum(q[0], omega[0] * p[0]), *np.minimum(q[1:], omega[1] * p[1 : 1 + size])]

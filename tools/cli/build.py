@@ -10,6 +10,7 @@ import typer
 
 from ...engines.manifest import Manifest
 from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, build_bundle
+from ...export.neighbors import DEFAULT_COLUMNS
 from .console import human_size, plain_table, stderr, stdout
 
 
@@ -24,10 +25,13 @@ def build(
     class_names: Annotated[
         Path | None, typer.Option(help="JSON list of class names; default: class_names.json beside the target.")
     ] = None,
+    neighbors: Annotated[
+        int, typer.Option(min=0, help="Nearest codes kept of each code, for the LANTERN rules; 0 = none.")
+    ] = DEFAULT_COLUMNS,
 ) -> None:
     """Turn checkpoints into a bundle. Does nothing when the bundle is already there and intact."""
     start = time.perf_counter()
-    request = BuildRequest(target, image_decoder, draft, max_draft, class_names)
+    request = BuildRequest(target, image_decoder, draft, max_draft, class_names, neighbors)
     with stderr.status("build") as status:
         result = build_bundle(request, out, report=lambda stage: status.update(f"build: {stage}"))
     seconds = time.perf_counter() - start

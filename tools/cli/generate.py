@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -47,8 +48,8 @@ def generate(
     rule: Annotated[
         str | None,
         typer.Option(
-            help=f"Acceptance rule. {RULES_HELP}. Rules with delta above 1 are lossy: pictures leave the target's "
-            "distribution by the drift that is printed. `--rule lossless` is exact.",
+            help=f"Acceptance rule. {RULES_HELP}. Lossy rules leave the target's distribution, by the drift "
+            "that is printed: those with delta above 1, and LANTERN's. `--rule lossless` is exact.",
             rich_help_panel=SPECULATION,
         ),
     ] = None,
@@ -60,6 +61,23 @@ def generate(
         str | None,
         typer.Option(
             help="Least omega of `cool` and `linear`; `none` = the paper's schedule.", rich_help_panel=SPECULATION
+        ),
+    ] = None,
+    lantern_k: Annotated[
+        int | None, typer.Option(min=0, help="Codebook neighbours a token borrows from.", rich_help_panel=SPECULATION)
+    ] = None,
+    lantern_delta: Annotated[
+        float | None, typer.Option(help="Most that `lantern` borrows, below 1.", rich_help_panel=SPECULATION)
+    ] = None,
+    lantern_lambda: Annotated[
+        float | None,
+        typer.Option(help="`lantern++` borrows up to (lambda - 1) p(x).", rich_help_panel=SPECULATION),
+    ] = None,
+    resampling: Annotated[
+        str | None,
+        typer.Option(
+            help="What replaces a rejected token: optimal, or native (the LANTERN authors').",
+            rich_help_panel=SPECULATION,
         ),
     ] = None,
     draft_length: Annotated[
@@ -81,7 +99,17 @@ def generate(
             raise InputError(
                 f"--out {out}: one file for {len(class_ids) * images} pictures. Add --grid, or give a folder."
             )
-        speculation = {"rule": rule, "delta": delta, "nu": nu, "draft_length": draft_length, **_floor(floor)}
+        speculation = {
+            "rule": rule,
+            "delta": delta,
+            "nu": nu,
+            "lantern_k": lantern_k,
+            "lantern_delta": lantern_delta,
+            "lantern_lambda": lantern_lambda,
+            "resampling": resampling,
+            "draft_length": draft_length,
+            **_floor(floor),
+        }
         result = _run(
             pipeline,
             class_ids=class_ids,
@@ -178,6 +206,10 @@ def _write_json(result: GenerationResult, path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def _drift(value: float) -> str:
+    return "not known for this rule" if math.isnan(value) else f"{value:.4f} total variation"
+
+
 def _print_summary(result: GenerationResult, written: list[Path]) -> None:
     settings = result.parameters[0]
     tokens = sum(s.n_tokens for s in result.stats)
@@ -187,7 +219,7 @@ def _print_summary(result: GenerationResult, written: list[Path]) -> None:
         "pictures": str(len(result.images)),
         "rule": settings["rule"] + (" (lossy; --rule lossless is exact)" if result.lossy else " (lossless)"),
         "accepted length": f"{result.accepted_length:.2f} tokens per target pass",
-        "drift per token": f"{result.drift_per_token:.4f} total variation",
+        "drift per token": _drift(result.drift_per_token),
         "speed": f"{tokens / result.seconds:.0f} tokens/s, {result.seconds / len(result.images):.2f} s a picture",
         "time": "  ".join(f"{name} {seconds / result.seconds:.0%}" for name, seconds in phases.items()),
         "written": str(written[0]) if len(written) == 1 else f"{len(written)} files in {written[0].parent}",
