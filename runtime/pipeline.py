@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .acceptance import Acceptance, Relaxation
-from .config import SamplingConfig, SpeculativeConfig
+from .config import DYNAMIC, SamplingConfig, SpeculativeConfig
+from .drafting import Drafter, NoDraft, StaticDrafter
+from .dynamic import DynamicDrafter
 from .errors import Cancelled, InputError
 from .images import to_uint8
 from .protocols import Engines, ModelInfo
@@ -114,7 +116,8 @@ class Pipeline:
             )
             for i, class_id in enumerate(classes)
         ]
-        decoder = SpeculativeDecoder(self._engines.target, self._engines.draft if rules else None, sampling, rules)
+        drafter = self._drafter(speculative, sampling)
+        decoder = SpeculativeDecoder(self._engines.target, drafter, sampling, rules)
         report = _Reporter(sequences, progress, cancel, start)
         for first in range(0, len(sequences), batch_size):
             self._decode_tokens(decoder, sequences[first : first + batch_size], report)
@@ -156,9 +159,9 @@ class Pipeline:
     def _decode_tokens(self, decoder: SpeculativeDecoder, sequences: list[ImageSequence], report: _Reporter) -> None:
         branches = 2 if decoder.sampling.guided else 1
         batch = Batch(list(sequences), branches)
-        # A round's padded tokens may write up to L positions past the image.
-        cache_length = self.info.prefix_length + self.info.n_tokens + len(decoder.rules)
-        for engine in (decoder.target, decoder.draft):
+        # A round may write all nodes of a tree past the image.
+        cache_length = self.info.prefix_length + self.info.n_tokens + decoder.drafter.size - 1
+        for engine in (decoder.target, decoder.drafter.draft):
             if engine is not None:
                 engine.allocate(len(batch) * branches, cache_length)
         report.check_cancel()
@@ -182,20 +185,29 @@ class Pipeline:
             return to_uint8(self._engines.image_decoder.decode(tokens[None]))[0]
 
     def _acceptances(self, speculative: SpeculativeConfig, sampling: SamplingConfig) -> list[Acceptance]:
-        length = speculative.draft_length
-        rules = get_rule(speculative.rule).acceptances(speculative, length, self._engines.neighbors)
-        if rules and self._engines.draft is None:
+        rules = get_rule(speculative.rule).acceptances(speculative, self._engines.neighbors)
+        # Greedy acceptance is equality with the argmax, whatever the rule.
+        return [Relaxation(1.0) for _ in rules] if sampling.greedy else rules
+
+    def _drafter(self, speculative: SpeculativeConfig, sampling: SamplingConfig) -> Drafter:
+        if not get_rule(speculative.rule).drafts:
+            return NoDraft()
+        if self._engines.draft is None:
             raise InputError(
                 f"rule = {speculative.rule!r} needs a draft, and this bundle has none. "
                 "Use rule 'ar', or build the bundle again with --draft."
             )
-        if rules and length > self.info.max_draft_length:
+        depth, most = speculative.depth, self.info.max_draft_length
+        if depth > most:
+            name = "draft_length" if speculative.tree in (None, DYNAMIC) else "tree of depth"
             raise InputError(
-                f"draft_length = {length}: the bundle's KV cache has {self.info.max_draft_length} spare positions. "
-                f"Use at most {self.info.max_draft_length}, or build the bundle again with a larger --max-draft."
+                f"{name} = {depth}: the bundle's KV cache has {most} spare positions. "
+                f"Use at most {most}, or build the bundle again with a larger --max-draft."
             )
-        # Greedy acceptance is equality with the argmax, whatever the rule.
-        return [Relaxation(1.0) for _ in rules] if sampling.greedy else rules
+        tree = speculative.static_tree
+        if tree is None:
+            return DynamicDrafter(self._engines.draft, depth, sampling)
+        return StaticDrafter(self._engines.draft, tree, sampling)
 
     def _check_call(
         self, class_ids: Sequence[int], images_per_prompt: int, seed: int, first_index: int, batch_size: int

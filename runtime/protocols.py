@@ -75,6 +75,9 @@ class CachedTransformer(Protocol):
     def copy_row(self, source: int, destination: int) -> None:
         """Copy one row's cache over another's."""
 
+    def compact(self, row: int, sources: NDArray[np.int64], destination: int) -> None:
+        """Move a row's cache entries at positions `sources` to `destination`, `destination + 1`, ..."""
+
 
 class ImageDecoder(Protocol):
     """Image tokens to pixels."""

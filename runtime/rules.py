@@ -15,8 +15,8 @@ from .errors import InputError
 from .lantern import NeighborAcceptance, NeighborTable
 from .schedules import cool_schedule, linear_schedule, uniform_schedule
 
-# (settings, draft positions L, the codebook's neighbour table if the bundle has one) -> one test per position
-MakeAcceptances = Callable[[SpeculativeConfig, int, "NeighborTable | None"], list[Acceptance]]
+# (settings, the codebook's neighbour table if the bundle has one) -> one test per draft position
+MakeAcceptances = Callable[[SpeculativeConfig, "NeighborTable | None"], list[Acceptance]]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Rule:
     """One acceptance rule. None ever emits a token with p = 0.
 
     parameters: the `SpeculativeConfig` fields it reads. lossy: whether it can leave the target's law at all.
-    lossless_setting: how to make it exact. acceptances: its tests, the first drafted token's first; none for "ar".
+    lossless_setting: how to make it exact. acceptances: its tests, the first drafted token's first. drafts: False for
+    "ar".
     """
 
     name: str
@@ -33,23 +34,24 @@ class Rule:
     lossy: bool
     lossless_setting: str
     acceptances: MakeAcceptances
+    drafts: bool = True
 
 
 def relaxed(schedule: Callable[[SpeculativeConfig, int], NDArray[np.float64]]) -> MakeAcceptances:
     """The tests of a schedule omega [L]."""
-    return lambda config, length, table: [Relaxation(omega) for omega in schedule(config, length).tolist()]
+    return lambda config, table: [Relaxation(omega) for omega in schedule(config, config.depth).tolist()]
 
 
-def _lantern(config: SpeculativeConfig, length: int, table: NeighborTable | None) -> list[Acceptance]:
-    return _neighbors(config, length, table, usual_k=1000, delta=config.lantern_delta)
+def _lantern(config: SpeculativeConfig, table: NeighborTable | None) -> list[Acceptance]:
+    return _neighbors(config, table, usual_k=1000, delta=config.lantern_delta)
 
 
-def _lantern_plus(config: SpeculativeConfig, length: int, table: NeighborTable | None) -> list[Acceptance]:
-    return _neighbors(config, length, table, usual_k=10, excess=config.lantern_lambda - 1)
+def _lantern_plus(config: SpeculativeConfig, table: NeighborTable | None) -> list[Acceptance]:
+    return _neighbors(config, table, usual_k=10, excess=config.lantern_lambda - 1)
 
 
 def _neighbors(
-    config: SpeculativeConfig, length: int, table: NeighborTable | None, usual_k: int, **bound: float
+    config: SpeculativeConfig, table: NeighborTable | None, usual_k: int, **bound: float
 ) -> list[Acceptance]:
     if table is None:
         raise InputError(
@@ -63,14 +65,14 @@ def _neighbors(
             f"lantern_k = {k}: the bundle's table has the {columns} nearest codes. Use at most {columns}, or build the "
             "bundle again with a larger --neighbors."
         )
-    return [NeighborAcceptance(table, k, native=config.resampling == "native", **bound)] * length
+    return [NeighborAcceptance(table, k, native=config.resampling == "native", **bound)] * config.depth
 
 
 def _registry(rules: Iterable[Rule]) -> dict[str, Rule]:
     return {rule.name: rule for rule in rules}
 
 
-LENGTH = ("draft_length",)
+LENGTH = ("draft_length", "tree")
 LANTERN = (*LENGTH, "lantern_k", "resampling")
 RULES = _registry(
     (
@@ -80,7 +82,8 @@ RULES = _registry(
             parameters=(),
             lossy=False,
             lossless_setting="always lossless",
-            acceptances=lambda config, length, table: [],
+            acceptances=lambda config, table: [],
+            drafts=False,
         ),
         Rule(
             name="lossless",

@@ -56,7 +56,9 @@ def softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def one_hot(indices: NDArray[np.integer[Any]], size: int) -> NDArray[np.float64]:
     """[...] indices -> [..., size] float64 with a single 1 per row."""
-    return np.eye(size)[indices]
+    rows = np.zeros((*indices.shape, size))
+    np.put_along_axis(rows, indices[..., None], 1.0, axis=-1)
+    return rows
 
 
 def _keep_top_k(x: NDArray[np.float64], k: int) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable
 from coolsd_trt.runtime.sampling import UniformSource
 
 LAST = 1.0 - 2.0**-53
-RESOLUTION = 1e-9
 
 
 class Script:
@@ -23,8 +22,10 @@ class Script:
         return self.numbers[self.asked - 1] if self.asked <= len(self.numbers) else 0.5
 
 
-def exact_law(run: Callable[[UniformSource], Hashable], script: tuple[float, ...] = ()) -> Counter[Hashable]:
-    """Outcome -> probability, to about 1e-8.
+def exact_law(
+    run: Callable[[UniformSource], Hashable], script: tuple[float, ...] = (), resolution: float = 1e-9
+) -> Counter[Hashable]:
+    """Outcome -> probability, each break point to `resolution`.
 
     As a function of its next uniform, with the later ones held at 0.5, the run's outcome must be piecewise constant
     and take no value on two separate intervals; true of acceptance tests and of inverse-CDF draws if the outcome tells
@@ -37,11 +38,11 @@ def exact_law(run: Callable[[UniformSource], Hashable], script: tuple[float, ...
         return run(source), source.asked == len(script) + 1
 
     law: Counter[Hashable] = Counter()
-    for low, high, (outcome, final) in _pieces(probe, 0.0, LAST):
+    for low, high, (outcome, final) in _pieces(probe, 0.0, LAST, resolution):
         if final:
             law[outcome] += high - low
         else:
-            for later, mass in exact_law(run, (*script, (low + high) / 2)).items():
+            for later, mass in exact_law(run, (*script, (low + high) / 2), resolution).items():
                 law[later] += (high - low) * mass
     return law
 
@@ -54,12 +55,14 @@ def marginal(law: Counter[Hashable], of: Callable[[Hashable], Hashable]) -> Coun
     return result
 
 
-def _pieces(f: Callable[[float], Hashable], low: float, high: float) -> list[tuple[float, float, Hashable]]:
+def _pieces(
+    f: Callable[[float], Hashable], low: float, high: float, resolution: float
+) -> list[tuple[float, float, Hashable]]:
     """[low, high] cut where f changes, left to right."""
     cuts: list[tuple[float, float, Hashable]] = []
 
     def refine(a: float, at_a: Hashable, b: float, at_b: Hashable) -> None:
-        if at_a == at_b or b - a < RESOLUTION:
+        if at_a == at_b or b - a < resolution:
             if cuts and cuts[-1][2] == at_a:
                 cuts[-1] = (cuts[-1][0], b, at_a)
             else:

@@ -7,9 +7,11 @@ import pytest
 from coolsd_trt.runtime import InputError, SpeculativeConfig
 from coolsd_trt.runtime.acceptance import Acceptance, Relaxation
 from coolsd_trt.runtime.lantern import NeighborAcceptance
+from coolsd_trt.runtime.proposal import Proposal
 from coolsd_trt.runtime.rules import RULES, get_rule
 from coolsd_trt.runtime.sampling import UniformSource, sample_token
-from coolsd_trt.runtime.verification import judge_chain
+from coolsd_trt.runtime.tree import Tree
+from coolsd_trt.runtime.verification import judge
 from numpy.typing import NDArray
 
 from .enumeration import exact_law, marginal
@@ -35,7 +37,7 @@ def random_pair(seed: int, size: int) -> tuple[Distribution, Distribution, NDArr
 def emitted_law(p: Distribution, q: Distribution, rule: Acceptance) -> Distribution:
     def run(rng: UniformSource) -> tuple[int, int, int]:
         x = sample_token(q, rng.random())
-        verdict = judge_chain([x], np.stack([p, p]), q[None], [rule], rng)
+        verdict = judge(Proposal(Tree.chain(1), np.array([0, x]), {0: q}), lambda node: p, [rule], rng)
         return x, verdict.n_accepted, x if verdict.n_accepted else verdict.next_token
 
     law = marginal(exact_law(run), lambda outcome: outcome[2])
@@ -126,12 +128,12 @@ def test_every_rule_has_its_lossless_setting(name: str) -> None:
     rule = get_rule(name)
     assert set(rule.parameters) <= set(SpeculativeConfig.model_fields)
     config = SpeculativeConfig(**{"rule": name, **LOSSLESS[name]})
-    tests = get_rule(config.rule).acceptances(config, 5, table)
+    tests = get_rule(config.rule).acceptances(config, table)
     assert len(tests) == (0 if name == "ar" else 5)
     assert not any(test.lossy for test in tests)
     for test in tests:
         np.testing.assert_allclose(emitted_law(p, q, test), p, atol=1e-7)
-    usual = rule.acceptances(SpeculativeConfig(rule=name, delta=2.0), 3, table)
+    usual = rule.acceptances(SpeculativeConfig(rule=name, delta=2.0), table)
     assert any(test.lossy for test in usual) == rule.lossy
     for test in usual:
         assert (emitted_law(p, q, test)[p == 0] == 0).all()
@@ -139,7 +141,7 @@ def test_every_rule_has_its_lossless_setting(name: str) -> None:
 
 def test_the_schedules_reach_the_tests() -> None:
     config = SpeculativeConfig(rule="cool", delta=1.1, floor=None)
-    tests = get_rule("cool").acceptances(config, 5, None)
+    tests = get_rule("cool").acceptances(config, None)
     assert all(isinstance(test, Relaxation) for test in tests)
     np.testing.assert_allclose([test.omega for test in tests], [2.855, 1.418, 0.704, 0.350, 0.174], atol=5e-4)
 
@@ -151,9 +153,9 @@ def test_wrong_settings_are_explained() -> None:
     with pytest.raises(InputError, match="'cool' has only the optimal one"):
         SpeculativeConfig(rule="cool", resampling="native")
     with pytest.raises(InputError, match="needs the codebook's neighbour table"):
-        get_rule("lantern").acceptances(SpeculativeConfig(rule="lantern"), 5, None)
+        get_rule("lantern").acceptances(SpeculativeConfig(rule="lantern"), None)
     with pytest.raises(InputError, match="the 5 nearest codes"):
-        get_rule("lantern").acceptances(SpeculativeConfig(rule="lantern", lantern_k=6), 5, table)
+        get_rule("lantern").acceptances(SpeculativeConfig(rule="lantern", lantern_k=6), table)
     for wrong in ({"lantern_delta": 1.0}, {"lantern_lambda": 0.5}, {"lantern_k": -1}, {"resampling": "best"}):
         with pytest.raises(InputError, match=next(iter(wrong))):
             SpeculativeConfig(rule="lantern", **wrong)

@@ -17,6 +17,7 @@ from ...runtime import GenerationResult, InputError, Pipeline, SpeculativeConfig
 from ...runtime import Progress as Snapshot
 from ...runtime.images import make_grid, save_png
 from ...runtime.rules import RULES
+from ...runtime.trees import TREES
 from .classes import resolve_class
 from .console import plain_table, stderr, stdout
 from .output import writable_folder
@@ -83,6 +84,14 @@ def generate(
     draft_length: Annotated[
         int | None, typer.Option(help="L, tokens drafted per target pass.", rich_help_panel=SPECULATION)
     ] = None,
+    tree: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Draft a tree instead of a chain: {', '.join(TREES)}, dynamic (EAGLE-2), or FILE.json with a list of "
+            "paths; `none` = a chain of --draft-length.",
+            rich_help_panel=SPECULATION,
+        ),
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Pictures that share passes.")] = 8,
     backend: Annotated[str, typer.Option(help="auto or ort-cpu.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,
@@ -109,6 +118,7 @@ def generate(
             "resampling": resampling,
             "draft_length": draft_length,
             **_floor(floor),
+            **_tree(tree),
         }
         result = _run(
             pipeline,
@@ -157,12 +167,29 @@ def _run(pipeline: Pipeline, **options: Any) -> GenerationResult:
 
 
 def _speculative(pipeline: Pipeline, chosen: dict[str, Any]) -> SpeculativeConfig:
-    """The bundle's defaults with what was chosen on the command line. `no_floor` stands for floor = None."""
+    """The bundle's defaults with what was chosen on the command line. `no_floor` stands for floor = None, and so on."""
     settings = pipeline.info.speculative.model_dump()
     settings |= {name: value for name, value in chosen.items() if value is not None}
-    if settings.pop("no_floor", False):
-        settings["floor"] = None
+    for name in ("floor", "tree"):
+        if settings.pop(f"no_{name}", False):
+            settings[name] = None
     return SpeculativeConfig(**settings)
+
+
+def _tree(text: str | None) -> dict[str, Any]:
+    """A name, or the paths in a file."""
+    if text is None:
+        return {}
+    if text.casefold() == "none":
+        return {"no_tree": True}
+    if not text.endswith(".json"):
+        return {"tree": text}
+    try:
+        return {"tree": json.loads(Path(text).read_text(encoding="utf-8"))}
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"--tree {text}: not a readable JSON file ({error}). Expected [[0], [1], [0, 0], ...]."
+        ) from None
 
 
 def _floor(text: str | None) -> dict[str, Any]:
