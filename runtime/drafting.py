@@ -118,11 +118,17 @@ def catch_up(draft: CachedTransformer, batch: Batch) -> tuple[NDArray[np.float32
 
 
 def best(scores: NDArray[np.floating], count: int) -> list[int]:
-    """The `count` largest of [V], largest first, ties by index."""
-    count = min(count, len(scores))
-    top = np.flatnonzero(scores >= np.partition(scores, -count)[-count])
-    largest: list[int] = top[np.argsort(-scores[top], kind="stable")[:count]].tolist()
-    return largest
+    """The `count` largest of [V], largest first, ties by index; all of them when there are not as many."""
+    # Filtered tokens all tie at the bottom, and partitioning is slow on ties: they are kept out of it.
+    bottom = scores.min()
+    top = np.flatnonzero(scores > bottom)
+    if len(top) > count:
+        values = scores[top]
+        top = top[values >= np.partition(values, -count)[-count]]
+    ranked = top[np.argsort(-scores[top], kind="stable")][:count]
+    missing = count - len(ranked)
+    rest = np.flatnonzero(scores == bottom)[:missing] if missing else []
+    return [*ranked.tolist(), *map(int, rest)]
 
 
 def _catch_up_ids(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

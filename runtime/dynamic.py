@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ from .warping import softmax, warp
 class DynamicDrafter:
     """Expands the `branches` likeliest nodes of each level and keeps the `nodes` likeliest of all that were seen.
 
-    A node's score is the draft's probability of its path. Nothing is drawn: verification treats every node as chosen,
+    A node's score is the log of the draft's probability of its path. Nothing is drawn: verification treats every node as chosen,
     which is exact because the choice never looks at the target.
     """
 
@@ -45,7 +46,7 @@ class DynamicDrafter:
                     logits, features = self._step(batch, growths, depth - 1, features)
                 scores = guided(logits, self.sampling, (batch.emitted + depth)[:, None])
                 for growth, rows in zip(growths, scores, strict=True):
-                    growth.expand(self._log_law(rows))
+                    growth.expand(self._law(rows))
         return [growth.pruned(self.nodes) for growth in growths]
 
     def _step(
@@ -60,10 +61,8 @@ class DynamicDrafter:
         out = tree_step(self.draft, ids, batch.cached, depths, visible, grown_from)
         return out.logits, out.hidden
 
-    def _log_law(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
-        law = softmax(logits.astype(np.float64)) if self.sampling.greedy else warp(logits, self.sampling)
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(law))
+    def _law(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
+        return softmax(logits.astype(np.float64)) if self.sampling.greedy else warp(logits, self.sampling)
 
 
 class _Growth:
@@ -82,15 +81,15 @@ class _Growth:
         self.columns = [0]
         self.visible: NDArray[np.bool_] = np.zeros((1, 0), dtype=bool)
 
-    def expand(self, log_law: NDArray[np.float64]) -> None:
-        """Give every frontier node its likeliest children. log_law: [frontier, V]."""
+    def expand(self, law: NDArray[np.float64]) -> None:
+        """Give every frontier node its likeliest children. law: [frontier, V]."""
         first = len(self.tokens)
         column_of: list[int] = []
-        for column, (node, row) in enumerate(zip(self.frontier, log_law, strict=True)):
+        for column, (node, row) in enumerate(zip(self.frontier, law, strict=True)):
             for token in best(row, self.branches):
                 self.tokens.append(token)
                 self.parents.append(node)
-                self.scores.append(self.scores[node] + float(row[token]))
+                self.scores.append(self.scores[node] + (math.log(row[token]) if row[token] > 0 else -math.inf))
                 column_of.append(column)
         chosen = best(np.array(self.scores[first:]), self.branches)
         self.frontier = [first + i for i in chosen]
@@ -102,7 +101,7 @@ class _Growth:
         """The likeliest nodes as a proposal, numbered in the order they were seen. A parent is never less likely than
         its child and was seen before it, so it is among them. Impossible nodes become empty children of the root."""
         seen = sorted(best(np.array(self.scores), nodes + 1))
-        kept = [node for node in seen if self.scores[node] > -np.inf]
+        kept = [node for node in seen if self.scores[node] > -math.inf]
         number = {node: i for i, node in enumerate(kept)}
         parents = [number[self.parents[node]] for node in kept[1:]]
         empty = len(seen) - len(kept)

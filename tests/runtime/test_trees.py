@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from coolsd_trt.runtime import InputError, SpeculativeConfig
 from coolsd_trt.runtime.acceptance import Acceptance, Relaxation
+from coolsd_trt.runtime.drafting import best
 from coolsd_trt.runtime.dynamic import _Growth
 from coolsd_trt.runtime.lantern import NeighborAcceptance
 from coolsd_trt.runtime.proposal import Proposal
@@ -190,9 +191,9 @@ def test_tree_walks_ask_only_for_the_nodes_they_visit() -> None:
 
 def test_a_dynamic_tree_keeps_the_likeliest_paths() -> None:
     growth = _Growth(pending=9, branches=2)
-    growth.expand(np.log([[0.6, 0.1, 0.3]]))
+    growth.expand(np.array([[0.6, 0.1, 0.3]]))
     assert growth.frontier == [1, 2]
-    growth.expand(np.log([[0.1, 0.8, 0.1], [0.5, 0.3, 0.2]]))
+    growth.expand(np.array([[0.1, 0.8, 0.1], [0.5, 0.3, 0.2]]))
     # scores: 0 -> .6, 2 -> .3; 0 1 -> .48, 0 0 -> .06; 2 0 -> .15, 2 1 -> .09
     assert [growth.tokens[node] for node in growth.frontier] == [1, 0]
     assert growth.columns == [0, 1]
@@ -205,9 +206,16 @@ def test_a_dynamic_tree_keeps_the_likeliest_paths() -> None:
 
 def test_a_dynamic_tree_of_a_one_hot_draft_is_a_chain() -> None:
     growth = _Growth(pending=0, branches=3)
-    with np.errstate(divide="ignore"):
-        growth.expand(np.log([[0.0, 1.0, 0.0, 0.0]]))
-        growth.expand(np.log(np.tile([0.0, 0.0, 1.0, 0.0], (3, 1))))
+    growth.expand(np.array([[0.0, 1.0, 0.0, 0.0]]))
+    growth.expand(np.tile([0.0, 0.0, 1.0, 0.0], (3, 1)))
     proposal = growth.pruned(5)
     assert proposal.tokens.tolist() == [0, 1, 2, -1, -1, -1]
     assert proposal.tree.parents == (-1, 0, 1, 0, 0, 0)
+
+
+def test_best_orders_ties_by_index() -> None:
+    scores = np.array([0.0, 3.0, 1.0, 3.0, 0.0, 1.0, 3.0])
+    ranked = [1, 3, 6, 2, 5, 0, 4]
+    for count in range(1, 9):
+        assert best(scores, count) == ranked[:count]
+    assert best(np.zeros(3), 2) == [0, 1]
