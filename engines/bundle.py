@@ -51,9 +51,7 @@ class Bundle:
             prefix_length=m.prefix_length,
             grid=m.grid,
             max_draft_length=m.max_draft_length,
-            class_names=m.condition.names,
-            class_id_offset=m.condition.id_offset,
-            null_class=m.condition.null_class,
+            condition=m.condition,
             sampling=m.sampling,
             speculative=m.speculative,
         )

@@ -11,23 +11,28 @@ from numpy.typing import NDArray
 from ..runtime.protocols import ModelInfo
 from .backends import choose_backend
 from .bundle import Bundle
-from .ort import OrtImageDecoder, OrtTransformer
+from .manifest import GraphSpec
+from .ort import OrtCaptionProjection, OrtImageDecoder, OrtImageEncoder, OrtTransformer
 
 
 class LoadedEngines:
-    """Target, draft and image decoder of one bundle on one backend."""
+    """The engines of one bundle on one backend; parts the bundle lacks are None."""
 
     def __init__(self, bundle: Bundle, backend: str, threads: int | None) -> None:
-        manifest = bundle.manifest
+        def path(part: GraphSpec) -> Path:
+            return bundle.file(part.files[0])
+
+        m = bundle.manifest
         self.info: ModelInfo = bundle.info
         self.backend = backend
-        self.target = OrtTransformer(bundle.file(manifest.target.files[0]), manifest.target, threads)
-        self.draft = (
-            OrtTransformer(bundle.file(manifest.draft.files[0]), manifest.draft, threads) if manifest.draft else None
+        self.target = OrtTransformer(path(m.target), m.target, threads)
+        self.draft = OrtTransformer(path(m.draft), m.draft, threads) if m.draft else None
+        self.image_decoder = OrtImageDecoder(path(m.image_decoder), threads)
+        self.image_encoder = OrtImageEncoder(path(m.image_encoder), threads) if m.image_encoder else None
+        self.caption_projection = (
+            OrtCaptionProjection(path(m.caption_projection), threads) if m.caption_projection else None
         )
-        self.image_decoder = OrtImageDecoder(bundle.file(manifest.image_decoder.files[0]), threads)
-
-        self._neighbors = bundle.file(manifest.neighbors) if manifest.neighbors else None
+        self._neighbors = bundle.file(m.neighbors) if m.neighbors else None
 
     @cached_property
     def neighbors(self) -> NDArray[np.uint16] | None:
@@ -35,7 +40,8 @@ class LoadedEngines:
         return np.load(self._neighbors, mmap_mode="r") if self._neighbors else None
 
     def close(self) -> None:
-        for engine in (self.target, self.draft, self.image_decoder):
+        parts = (self.target, self.draft, self.image_decoder, self.image_encoder, self.caption_projection)
+        for engine in parts:
             if engine is not None:
                 engine.close()
 

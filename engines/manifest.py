@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..runtime.condition import Condition
 from ..runtime.config import SamplingConfig, SpeculativeConfig
 
 SCHEMA_VERSION = 1
@@ -32,41 +33,32 @@ class Tensor(_Part):
     shape: tuple[int | str, ...]
 
 
-class TransformerSpec(_Part):
-    """A target or draft graph: its files (the .onnx first) and the sizes its caches are allocated from."""
+class GraphSpec(_Part):
+    """A graph: its files (the .onnx first), its inputs and outputs."""
 
     files: tuple[FileRecord, ...] = Field(min_length=1)
     precision: Literal["fp32"] = "fp32"
+    parameters: int = Field(ge=1)
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+class TransformerSpec(GraphSpec):
+    """A target or draft graph, with the sizes its caches are allocated from."""
+
     lowering: Literal["tensor_scatter"] = "tensor_scatter"
     layers: int = Field(ge=1)
     kv_heads: int = Field(ge=1)
     head_dim: int = Field(ge=2)
     hidden_size: int = Field(ge=1)
     vocab_size: int = Field(ge=1)
-    parameters: int = Field(ge=1)
     positions: int = Field(ge=1, description="rows of the RoPE table: the longest sequence")
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
 
 
-class ImageDecoderSpec(_Part):
+class ImageDecoderSpec(GraphSpec):
     """The graph from codes to pixels. image_size: (height, width)."""
 
-    files: tuple[FileRecord, ...] = Field(min_length=1)
-    precision: Literal["fp32"] = "fp32"
     image_size: tuple[int, int]
-    parameters: int = Field(ge=1)
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-
-
-class ClassCondition(_Part):
-    """Class-conditional models. names: index = class id. id_offset: input id of class 0. null_class: the CFG class."""
-
-    kind: Literal["class"] = "class"
-    names: tuple[str, ...] = Field(min_length=1)
-    id_offset: int
-    null_class: int
 
 
 class Source(_Part):
@@ -84,21 +76,33 @@ class Manifest(_Part):
     name: str
     family: str
     build_key: str = Field(description="hash of the sources, the options and the exporter; equal key, equal bundle")
-    condition: ClassCondition
+    condition: Condition = Field(discriminator="kind")
     grid: tuple[int, int]
     prefix_length: int = Field(ge=1)
     max_draft_length: int = Field(ge=0)
     target: TransformerSpec
     draft: TransformerSpec | None = None
     image_decoder: ImageDecoderSpec
+    image_encoder: GraphSpec | None = None
+    caption_projection: GraphSpec | None = Field(None, description="only when the condition is a caption")
     neighbors: FileRecord | None = None
-    sampling: SamplingConfig = SamplingConfig()
-    speculative: SpeculativeConfig = SpeculativeConfig()
+    sampling: SamplingConfig
+    speculative: SpeculativeConfig
     sources: tuple[Source, ...]
     tools: dict[str, str]
 
+    def parts(self) -> dict[str, GraphSpec]:
+        """The graphs it has, by name."""
+        parts = {
+            "target": self.target,
+            "draft": self.draft,
+            "image decoder": self.image_decoder,
+            "image encoder": self.image_encoder,
+            "caption projection": self.caption_projection,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
+
     def files(self) -> list[FileRecord]:
         """All files the bundle must have beside the manifest."""
-        parts = [part for part in (self.target, self.draft, self.image_decoder) if part is not None]
         tables = (self.neighbors,) if self.neighbors else ()
-        return [*tables, *(record for part in parts for record in part.files)]
+        return [*tables, *(record for part in self.parts().values() for record in part.files)]

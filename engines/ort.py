@@ -78,7 +78,7 @@ class OrtTransformer:
         bound.inputs["position_ids"][...] = position_ids
         bound.inputs["mask"][...] = mask
         bound.inputs["write_indices"][...] = write_indices
-        if self._takes_features:
+        if features is not None:
             bound.inputs["features"][...] = features
         try:
             self._session.run_with_iobinding(bound.binding)
@@ -126,16 +126,45 @@ class OrtTransformer:
         return self._bound.setdefault((rows, length), _Bound(inputs, outputs, binding))
 
 
-class OrtImageDecoder:
-    """The graph from codes to pixels."""
+class _OrtGraph:
+    """A graph without state."""
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
         self._session = open_session(path, threads)
 
-    def decode(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-        """[N, rows * columns] int64 -> [N, 3, height, width] float32."""
-        pixels: NDArray[np.float32] = self._session.run(["pixels"], {"codes": tokens})[0]
-        return pixels
+    def _run(self, **inputs: NDArray[Any]) -> list[Any]:
+        try:
+            outputs: list[Any] = self._session.run(None, inputs)
+        except Exception as error:  # onnxruntime raises bare pybind exceptions
+            raise BackendError(f"onnxruntime failed: {error}") from None
+        return outputs
 
     def close(self) -> None:
         self._session = None
+
+
+class OrtImageDecoder(_OrtGraph):
+    """The graph from codes to pixels."""
+
+    def decode(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+        """[N, rows * columns] int64 -> [N, 3, height, width] float32."""
+        pixels: NDArray[np.float32] = self._run(codes=tokens)[0]
+        return pixels
+
+
+class OrtImageEncoder(_OrtGraph):
+    """The graph from pixels to codes."""
+
+    def encode(self, pixels: NDArray[np.float32]) -> NDArray[np.int64]:
+        """[N, 3, height, width] float32 in [-1, 1] -> [N, rows * columns] int64."""
+        codes: NDArray[np.int64] = self._run(pixels=pixels)[0]
+        return codes
+
+
+class OrtCaptionProjection(_OrtGraph):
+    """The graph from text features to the target's embeddings."""
+
+    def project(self, features: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """[N, slots, feature_size] -> [N, slots, H], and [slots, H] of the unconditional branch."""
+        conditional, unconditional = self._run(caption=features)
+        return conditional, unconditional

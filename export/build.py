@@ -2,55 +2,82 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable
+import math
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from ..engines.bundle import Bundle, write_bundle
-from ..engines.manifest import MANIFEST_NAME, ClassCondition, Manifest, Source
-from ..runtime.config import SamplingConfig
+from ..engines.bundle import write_bundle
+from ..engines.manifest import MANIFEST_NAME, Manifest, Source
+from ..runtime.condition import CaptionCondition, ClassCondition, Condition
+from ..runtime.config import SamplingConfig, SpeculativeConfig
 from ..runtime.errors import BundleError, InputError
-from .checkpoint import Checkpoint, open_checkpoint, read_json
+from .cache_key import build_key, up_to_date
+from .checkpoint import Checkpoint, listed
 from .eagle import EagleDraft
+from .graph.caption_projection import write_caption_projection
 from .graph.image_decoder import write_image_decoder
+from .graph.image_encoder import write_image_encoder
 from .graph.transformer import write_draft, write_target
-from .llamagen import LlamaGenTarget
+from .llamagen import SAMPLING, LlamaGenTarget
+from .locate import open_checkpoint, read_json
 from .neighbors import DEFAULT_COLUMNS, write_neighbors
-from .vq import VqDecoder
+from .vq import NOT_DECODING, VqTokenizer
 
 CLASS_NAMES = "class_names.json"
 DEFAULT_MAX_DRAFT = 16
 
+Report = Callable[[str], None]
+
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What to build. target, draft, image_decoder: checkpoint files or directories. max_draft_length: the longest
-    draft the bundle has cache room for. class_names: JSON list; default: `class_names.json` beside the target.
-    neighbors: columns of LANTERN's neighbour table, 0 leaves it out."""
+    """What to build. target, draft, image_decoder: checkpoint files or folders, or checkpoints that are open.
 
-    target: Path
-    image_decoder: Path
-    draft: Path | None = None
+    max_draft_length: the longest draft the bundle has cache room for. class_names: JSON list; default:
+    `class_names.json` beside the target. heads, grid: attention heads and image tokens per side, where the target's
+    checkpoint does not say. image_encoder: put the tokenizer's encoder side into the bundle, too. neighbors: columns of
+    LANTERN's neighbour table, 0 leaves it out.
+    """
+
+    target: Path | Checkpoint
+    image_decoder: Path | Checkpoint
+    draft: Path | Checkpoint | None = None
     max_draft_length: int = DEFAULT_MAX_DRAFT
     class_names: Path | None = None
     neighbors: int = DEFAULT_COLUMNS
+    heads: int | None = None
+    grid: int | None = None
+    image_encoder: bool = False
 
 
 @dataclass(frozen=True)
 class BuildResult:
-    """manifest: of the bundle that now exists. cached: True when it already did and nothing was done."""
+    """manifest: of the bundle that now exists. cached: True when it already did and nothing was done.
+    notes: what the user should know of the checkpoints, a sentence each."""
 
     manifest: Manifest
     cached: bool
+    notes: tuple[str, ...] = ()
 
 
-def build_bundle(request: BuildRequest, out: Path, report: Callable[[str], None] = lambda stage: None) -> BuildResult:
+@dataclass(frozen=True)
+class _Models:
+    """The checkpoints, recognised and checked against each other."""
+
+    target: LlamaGenTarget
+    draft: EagleDraft | None
+    tokenizer: VqTokenizer
+    condition: Condition
+
+
+def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage: None) -> BuildResult:
     """Build the bundle at `out`, all or nothing; do nothing when it is already there and intact.
 
-    Args: report: called with the stage that begins ("read", "target", "draft", ...).
+    Args: report: called with the stage that begins ("read", "target", "draft", "image decoder", ...).
     Raises: InputError for a bad checkpoint or option; BundleError when `out` can't be written.
     """
     if request.max_draft_length < 0:
@@ -59,94 +86,135 @@ def build_bundle(request: BuildRequest, out: Path, report: Callable[[str], None]
         raise InputError(f"neighbors = {request.neighbors}: it must be at least 0.")
     report("read")
     sources = _open_sources(request)
-    key = _build_key(request, sources)
-    existing = _up_to_date(out, key)
+    models = _read_models(request, sources)
+    fingerprints = {role: checkpoint.fingerprint() for role, checkpoint in sources.items()}
+    key = build_key(fingerprints, _options(request))
+    existing = up_to_date(out, key)
     if existing is not None:
         return BuildResult(existing, cached=True)
 
-    target = LlamaGenTarget(sources["target"])
-    draft = EagleDraft(sources["draft"], target.shape) if "draft" in sources else None
-    decoder = VqDecoder(sources["image_decoder"], target.shape.vocab)
-    names = _class_names(request, target.num_classes)
+    _check_disk(out, sources, models)
     with write_bundle(out) as folder:
-        report("target")
-        target_spec = write_target(folder / "target.onnx", target, request.max_draft_length)
-        draft_spec = None
-        if draft is not None:
-            report("draft")
-            draft_spec = write_draft(folder / "draft.onnx", draft, target.head(), request.max_draft_length)
-        report("image decoder")
-        decoder_spec = write_image_decoder(folder / "image_decoder.onnx", decoder, target.shape.grid)
-        table = None
-        if request.neighbors:
-            report("neighbours")
-            table = write_neighbors(folder / "neighbors.npy", decoder.codebook(), request.neighbors)
+        parts = _write_parts(folder, request, models, report)
+        config = sources["target"].config
+        family = models.target.family
         manifest = Manifest(
-            name=str(sources["target"].config.get("name", "llamagen-c2i")),
-            family="llamagen-c2i",
+            name=str(config.get("name", family)),
+            family=family,
             build_key=key,
-            condition=ClassCondition(names=names, id_offset=target.shape.vocab, null_class=target.num_classes),
-            grid=target.shape.grid,
-            prefix_length=1,
+            condition=models.condition,
+            grid=models.target.shape.grid,
+            prefix_length=models.target.shape.zero_rows,
             max_draft_length=request.max_draft_length,
-            target=target_spec,
-            draft=draft_spec,
-            image_decoder=decoder_spec,
-            neighbors=table,
-            sampling=SamplingConfig(**sources["target"].config.get("sampling", {})),
+            sampling=SamplingConfig(**{**SAMPLING[family], **config.get("sampling", {})}),
+            speculative=SpeculativeConfig(**config.get("speculative", {})),
             sources=tuple(
-                Source(role=role, path=checkpoint.path.name, sha256=checkpoint.fingerprint())
+                Source(role=role, path=checkpoint.path.name, sha256=fingerprints[role])
                 for role, checkpoint in sources.items()
             ),
             tools={package: version(package) for package in ("coolsd-trt", "onnx", "numpy")},
+            **parts,
         )
         (folder / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
-    return BuildResult(manifest, cached=False)
+    return BuildResult(manifest, cached=False, notes=_notes(sources, models))
 
 
 def _open_sources(request: BuildRequest) -> dict[str, Checkpoint]:
-    sources = {"target": open_checkpoint(request.target, (CLASS_NAMES,))}
-    if request.draft is not None:
-        sources["draft"] = open_checkpoint(request.draft)
-    sources["image_decoder"] = open_checkpoint(request.image_decoder)
-    return sources
-
-
-def _build_key(request: BuildRequest, sources: dict[str, Checkpoint]) -> str:
-    names = request.class_names
-    content = {
-        "sources": {role: checkpoint.fingerprint() for role, checkpoint in sources.items()},
-        "max_draft_length": request.max_draft_length,
-        "neighbors": request.neighbors,
-        "class_names": read_json(names) if names else None,
-        "exporter": _exporter_digest(),
+    given = {"target": request.target, "draft": request.draft, "image_decoder": request.image_decoder}
+    return {
+        role: source
+        if isinstance(source, Checkpoint)
+        else open_checkpoint(source, (CLASS_NAMES,) if role == "target" else ())
+        for role, source in given.items()
+        if source is not None
     }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _exporter_digest() -> str:
-    """Changes whenever the code that writes bundles does, so a stale bundle is never mistaken for a fresh one."""
-    folder = Path(__file__).parent
-    digest = hashlib.sha256()
-    for file in sorted([*folder.rglob("*.py"), folder.parent / "engines" / "manifest.py"]):
-        if file.is_file():
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
+def _read_models(request: BuildRequest, sources: Mapping[str, Checkpoint]) -> _Models:
+    target = LlamaGenTarget(sources["target"], request.heads, request.grid)
+    draft = EagleDraft(sources["draft"], target.shape) if "draft" in sources else None
+    tokenizer = VqTokenizer(sources["image_decoder"], target.shape.vocab)
+    if request.image_encoder:
+        tokenizer.require_encoder()
+    return _Models(target, draft, tokenizer, _condition(request, target))
 
 
-def _up_to_date(out: Path, key: str) -> Manifest | None:
-    try:
-        manifest = Bundle.open(out).manifest
-    except BundleError:
-        return None
-    return manifest if manifest.build_key == key else None
+def _options(request: BuildRequest) -> dict[str, object]:
+    return {
+        "max_draft_length": request.max_draft_length,
+        "class_names": read_json(request.class_names) if request.class_names else None,
+        "heads": request.heads,
+        "grid": request.grid,
+        "image_encoder": request.image_encoder,
+        "neighbors": request.neighbors,
+    }
+
+
+def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: Report) -> dict[str, Any]:
+    """Specs of the graphs, and of the neighbour table, by their fields of `Manifest`."""
+    target = models.target
+    parts: dict[str, Any] = {}
+    report("target")
+    parts["target"] = write_target(folder / "target.onnx", target, request.max_draft_length)
+    if isinstance(models.condition, CaptionCondition):
+        path = folder / "caption_projection.onnx"
+        parts["caption_projection"] = write_caption_projection(path, target.caption_weights())
+    if models.draft is not None:
+        report("draft")
+        parts["draft"] = write_draft(folder / "draft.onnx", models.draft, target.head(), request.max_draft_length)
+    report("image decoder")
+    parts["image_decoder"] = write_image_decoder(folder / "image_decoder.onnx", models.tokenizer, target.shape.grid)
+    if request.image_encoder:
+        report("image encoder")
+        parts["image_encoder"] = write_image_encoder(folder / "image_encoder.onnx", models.tokenizer)
+    if request.neighbors:
+        report("neighbours")
+        rows = models.tokenizer.tensor("quantize.embedding.weight")
+        parts["neighbors"] = write_neighbors(folder / "neighbors.npy", rows, request.neighbors)
+    return parts
+
+
+def _check_disk(out: Path, sources: Mapping[str, Checkpoint], models: _Models) -> None:
+    shape = models.target.shape
+    elements = sum(math.prod(tensor) for checkpoint in sources.values() for tensor in checkpoint.shapes.values())
+    elements += shape.vocab * shape.hidden if models.draft else 0  # the draft has the target's head, too
+    folder = next(path for path in out.absolute().parents if path.exists())
+    free = shutil.disk_usage(folder).free
+    if 4 * elements > free:
+        raise BundleError(
+            f"{out}: the bundle needs about {4 * elements / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free there. "
+            "Free some space or choose another --out."
+        )
+
+
+def _notes(sources: Mapping[str, Checkpoint], models: _Models) -> tuple[str, ...]:
+    notes = list(models.target.assumptions)
+    for role, checkpoint in sources.items():
+        known = NOT_DECODING if role == "image_decoder" else ()
+        unused = [name for name in checkpoint.unused() if not name.startswith(known)]
+        if unused:
+            notes.append(f"{checkpoint.path}: ignored {len(unused)} tensors that no {role} has: {listed(unused)}.")
+    return tuple(notes)
+
+
+def _condition(request: BuildRequest, target: LlamaGenTarget) -> Condition:
+    if target.num_classes:
+        names = _class_names(request, target.num_classes)
+        return ClassCondition(names=names, id_offset=target.shape.vocab, null_class=target.num_classes)
+    return CaptionCondition(
+        slots=target.shape.zero_rows,
+        feature_size=target.feature_size,
+        padded_rows="caption" if target.hf_port else "self",
+    )
 
 
 def _class_names(request: BuildRequest, num_classes: int) -> tuple[str, ...]:
     """The names given, or those beside the target, or the class ids themselves."""
-    folder = request.target if request.target.is_dir() else request.target.parent
-    path = request.class_names or folder / CLASS_NAMES
-    if request.class_names is None and not path.is_file():
+    path = request.class_names
+    if path is None and isinstance(request.target, Path):
+        folder = request.target if request.target.is_dir() else request.target.parent
+        path = folder / CLASS_NAMES if (folder / CLASS_NAMES).is_file() else None
+    if path is None:
         return tuple(str(i) for i in range(num_classes))
     names = read_json(path)
     if not isinstance(names, list) or len(names) != num_classes or len(set(map(str, names))) != num_classes:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from ..runtime.errors import InputError
 from .checkpoint import Checkpoint, Shape
+from .naming import HF_BLOCK, count_layers
 from .weights import Array, LayerWeights, TransformerShape
 
 NORM_EPS = 1e-6
-# One row less than the target's condition: the draft's positions are shifted by one.
+# Zero RoPE rows: one less than the target's condition has, since the draft's positions are shifted by one.
 ZERO_ROWS = {"c2i": 0, "t2i": 119, "t2i2": 119}
+LAYERS = "layers."
 
 
 class EagleDraft:
@@ -28,26 +33,19 @@ class EagleDraft:
                 f"{checkpoint.path}: the draft is for a target of width {hidden} and {vocab} tokens; this target has "
                 f"width {target.hidden} and {target.vocab} tokens. Use the draft that was trained for it."
             )
-        input_type = str(config.get("input_type", "c2i"))
-        if input_type not in ZERO_ROWS:
-            raise InputError(
-                f"{checkpoint.path}: config.json has input_type {input_type!r}. Expected {list(ZERO_ROWS)}."
-            )
-        self.zero_rows = ZERO_ROWS[input_type]
         heads = int(config.get("num_attention_heads", target.heads))
         head_dim = hidden // heads
-        self.shape = TransformerShape(
-            layers=1 + max(int(name.split(".")[1]) for name in shapes if name.startswith("layers.")),
+        self.shape = replace(
+            target,
+            layers=count_layers(checkpoint, LAYERS),
             heads=heads,
             kv_heads=shapes["layers.0.self_attn.k_proj.weight"][0] // head_dim,
             head_dim=head_dim,
-            hidden=hidden,
-            ffn=shapes["layers.0.mlp.gate_proj.weight"][0],
-            vocab=vocab,
-            grid=target.grid,
+            ffn=math.prod(shapes["layers.0.mlp.gate_proj.weight"]) // hidden,
+            zero_rows=self._zero_rows(target.zero_rows - 1),
             norm_eps=float(config.get("rms_norm_eps", NORM_EPS)),
         )
-        checkpoint.require(self._expected(), "EAGLE draft")
+        checkpoint.require(draft_shapes(self.shape, bool(config.get("bias", True))), "EAGLE draft")
 
     def token_embedding(self) -> Array:
         return self._checkpoint.tensor("embed_tokens.weight")
@@ -57,42 +55,27 @@ class EagleDraft:
         return self._checkpoint.tensor("fc.weight"), bias
 
     def layer(self, index: int) -> LayerWeights:
-        get = lambda name: self._checkpoint.tensor(f"layers.{index}.{name}.weight")  # noqa: E731
-        return LayerWeights(
-            q=get("self_attn.q_proj"),
-            k=get("self_attn.k_proj"),
-            v=get("self_attn.v_proj"),
-            o=get("self_attn.o_proj"),
-            gate=get("mlp.gate_proj"),
-            up=get("mlp.up_proj"),
-            down=get("mlp.down_proj"),
-            attention_norm=get("input_layernorm") if index else None,
-            ffn_norm=get("post_attention_layernorm"),
-        )
+        return HF_BLOCK.read(self._checkpoint, f"{LAYERS}{index}.", self.shape, input_norm=index > 0)
 
-    def _expected(self) -> dict[str, Shape]:
-        s = self.shape
-        expected: dict[str, Shape] = {
-            "embed_tokens.weight": (s.vocab, s.hidden),
-            "fc.weight": (s.hidden, 2 * s.hidden),
-        }
-        if self._checkpoint.config.get("bias", True):
-            expected["fc.bias"] = (s.hidden,)
-        for i in range(s.layers):
-            prefix = f"layers.{i}"
-            expected |= {
-                f"{prefix}.self_attn.q_proj.weight": (s.hidden, s.hidden),
-                f"{prefix}.self_attn.k_proj.weight": (s.kv_heads * s.head_dim, s.hidden),
-                f"{prefix}.self_attn.v_proj.weight": (s.kv_heads * s.head_dim, s.hidden),
-                f"{prefix}.self_attn.o_proj.weight": (s.hidden, s.hidden),
-                f"{prefix}.mlp.gate_proj.weight": (s.ffn, s.hidden),
-                f"{prefix}.mlp.up_proj.weight": (s.ffn, s.hidden),
-                f"{prefix}.mlp.down_proj.weight": (s.hidden, s.ffn),
-                f"{prefix}.post_attention_layernorm.weight": (s.hidden,),
-            }
-            if i:
-                expected[f"{prefix}.input_layernorm.weight"] = (s.hidden,)
-        return expected
+    def _zero_rows(self, wanted: int) -> int:
+        input_type = self._checkpoint.config.get("input_type")
+        if input_type is not None and ZERO_ROWS.get(input_type) != wanted:
+            kinds = [kind for kind, rows in ZERO_ROWS.items() if rows == wanted]
+            raise InputError(
+                f"{self._checkpoint.path}: config.json has input_type {input_type!r}. "
+                f"Expected {' or '.join(kinds)} for this target. Use the draft that was trained for it."
+            )
+        return wanted
+
+
+def draft_shapes(s: TransformerShape, bias: bool = True) -> dict[str, Shape]:
+    """Every tensor of a drafter, with its shape."""
+    expected: dict[str, Shape] = {"embed_tokens.weight": (s.vocab, s.hidden), "fc.weight": (s.hidden, 2 * s.hidden)}
+    if bias:
+        expected["fc.bias"] = (s.hidden,)
+    for i in range(s.layers):
+        expected |= HF_BLOCK.shapes(f"{LAYERS}{i}.", s, input_norm=i > 0)
+    return expected
 
 
 _ALWAYS = (

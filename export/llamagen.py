@@ -1,111 +1,134 @@
-"""Class-conditional LlamaGen checkpoints, in the official key names."""
+"""LlamaGen targets, class- and text-conditional, in the official key names and in those of LANTERN's port."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
 
-import numpy as np
-
 from ..runtime.errors import InputError
 from .checkpoint import Checkpoint, Shape
-from .weights import Array, LayerWeights, TransformerShape
+from .naming import HF, LLAMAGEN, TargetNames, count_layers
+from .weights import Array, CaptionWeights, LayerWeights, TransformerShape
 
 NORM_EPS = 1e-5
+ROPE_BASE = 10000.0
 DEFAULT_BLOCK_SIZE = 256
-# head_dim is 64 in every released size but the 3B, whose width is unique.
-RELEASED_HEADS = {3200: 32}
+# head_dim is 64 in every released size but these, whose widths are unique: 3B (100) and 7B (128).
+HEADS_BY_WIDTH = {3200: 32, 4096: 32}
+# The official samplers' defaults.
+SAMPLING = {
+    "llamagen-c2i": {"cfg_scale": 4.0, "top_k": 2000},
+    "llamagen-t2i": {"cfg_scale": 7.5, "top_k": 1000},
+}
 
 
 class LlamaGenTarget:
-    """`TargetWeights` of a LlamaGen c2i checkpoint.
+    """`TargetWeights` of a LlamaGen checkpoint.
 
-    Sizes come from the tensors' shapes; what shapes can't tell (heads, grid) from `config.json`, else from the
-    released models. Raises: InputError listing tensors that are missing or of the wrong shape.
+    Family and sizes come from the tensors' names and shapes; what those can't tell (heads, grid) from `heads` and
+    `grid`, else from `config.json`, else from the released models.
+    Raises: InputError listing tensors that are missing or of the wrong shape.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, heads: int | None = None, grid: int | None = None) -> None:
         self._checkpoint = checkpoint
-        shapes = checkpoint.shapes
-        checkpoint.require({name: shapes.get(name, ()) for name in _ALWAYS}, "LlamaGen c2i checkpoint")
-        vocab, hidden = shapes["tok_embeddings.weight"]
-        self.num_classes = shapes["cls_embedding.embedding_table.weight"][0] - 1
-        layers = 1 + max(int(name.split(".")[1]) for name in shapes if name.startswith("layers."))
-        heads = int(checkpoint.config.get("n_head", RELEASED_HEADS.get(hidden, hidden // 64)))
-        if not heads or hidden % heads:
-            raise InputError(
-                f"{checkpoint.path}: width {hidden} does not divide into {heads} heads. Check config.json."
-            )
-        head_dim = hidden // heads
-        self.shape = TransformerShape(
-            layers=layers,
-            heads=heads,
-            kv_heads=(shapes["layers.0.attention.wqkv.weight"][0] - hidden) // (2 * head_dim),
-            head_dim=head_dim,
-            hidden=hidden,
-            ffn=shapes["layers.0.feed_forward.w1.weight"][0],
-            vocab=vocab,
-            grid=_square_grid(checkpoint.path, int(checkpoint.config.get("block_size", DEFAULT_BLOCK_SIZE))),
-            norm_eps=float(checkpoint.config.get("norm_eps", NORM_EPS)),
-        )
-        checkpoint.require(self._expected(), "LlamaGen c2i checkpoint")
+        self._names = HF if HF.token_embedding in checkpoint.shapes else LLAMAGEN
+        self.hf_port = self._names is HF
+        caption = self._condition("uncond_embedding") in checkpoint.shapes
+        self.family = "llamagen-t2i" if caption else "llamagen-c2i"
+        self.what = f"{'text' if caption else 'class'}-conditional LlamaGen checkpoint"
+        checkpoint.require({name: checkpoint.shapes.get(name, ()) for name in self._always(caption)}, self.what)
+        self.shape = self._read_shape(heads, grid, caption)
+        self.assumptions = self._assumptions(heads, grid)
+        self.num_classes = 0 if caption else checkpoint.shapes[self._condition("embedding_table.weight")][0] - 1
+        self.feature_size = checkpoint.shapes[self._condition("uncond_embedding")][-1] if caption else 0
+        expected = target_shapes(self._names, self.shape, self.num_classes, self.feature_size)
+        checkpoint.require(expected, self.what)
 
     def token_embedding(self) -> Array:
-        return self._checkpoint.tensor("tok_embeddings.weight")
+        return self._checkpoint.tensor(self._names.token_embedding)
 
     def class_embedding(self) -> Array:
-        return self._checkpoint.tensor("cls_embedding.embedding_table.weight")
+        return self._checkpoint.tensor(self._condition("embedding_table.weight"))
+
+    def caption_weights(self) -> CaptionWeights:
+        names = ("cap_proj.fc1.weight", "cap_proj.fc2.weight", "uncond_embedding")
+        return CaptionWeights(*(self._checkpoint.tensor(self._condition(name)) for name in names))
 
     def layer(self, index: int) -> LayerWeights:
-        s, get = self.shape, lambda name: self._checkpoint.tensor(f"layers.{index}.{name}.weight")
-        q, k, v = np.split(get("attention.wqkv"), [s.hidden, s.hidden + s.kv_heads * s.head_dim])
-        return LayerWeights(
-            q=q,
-            k=k,
-            v=v,
-            o=get("attention.wo"),
-            gate=get("feed_forward.w1"),
-            up=get("feed_forward.w3"),
-            down=get("feed_forward.w2"),
-            attention_norm=get("attention_norm"),
-            ffn_norm=get("ffn_norm"),
-        )
+        return self._names.block.read(self._checkpoint, f"{self._names.layers}{index}.", self.shape)
 
     def final_norm(self) -> Array:
-        return self._checkpoint.tensor("norm.weight")
+        return self._checkpoint.tensor(self._names.final_norm)
 
     def head(self) -> Array:
-        return self._checkpoint.tensor("output.weight")
+        return self._checkpoint.tensor(self._names.head)
 
-    def _expected(self) -> dict[str, Shape]:
-        s = self.shape
-        expected: dict[str, Shape] = {
-            "cls_embedding.embedding_table.weight": (self.num_classes + 1, s.hidden),
-            "tok_embeddings.weight": (s.vocab, s.hidden),
-            "norm.weight": (s.hidden,),
-            "output.weight": (s.vocab, s.hidden),
-        }
-        for i in range(s.layers):
-            expected |= {
-                f"layers.{i}.attention.wqkv.weight": (s.hidden + 2 * s.kv_heads * s.head_dim, s.hidden),
-                f"layers.{i}.attention.wo.weight": (s.hidden, s.hidden),
-                f"layers.{i}.feed_forward.w1.weight": (s.ffn, s.hidden),
-                f"layers.{i}.feed_forward.w3.weight": (s.ffn, s.hidden),
-                f"layers.{i}.feed_forward.w2.weight": (s.hidden, s.ffn),
-                f"layers.{i}.attention_norm.weight": (s.hidden,),
-                f"layers.{i}.ffn_norm.weight": (s.hidden,),
-            }
-        return expected
+    def _condition(self, name: str) -> str:
+        return self._names.condition + name
+
+    def _always(self, caption: bool) -> list[str]:
+        """What the sizes are read from."""
+        n = self._names
+        condition = ("cap_proj.fc1.weight", "uncond_embedding") if caption else ("embedding_table.weight",)
+        block = [f"{n.layers}0.{name}.weight" for name in (*n.block.qkv, n.block.gate)]
+        return [n.token_embedding, n.final_norm, *map(self._condition, condition), *block]
+
+    def _read_shape(self, heads: int | None, grid: int | None, caption: bool) -> TransformerShape:
+        n, config, shapes, path = self._names, self._checkpoint.config, self._checkpoint.shapes, self._checkpoint.path
+        hidden = shapes[n.final_norm][-1]
+
+        # Rows by element count, so that a transposed matrix is reported as such and not taken for another size.
+        def rows(name: str) -> int:
+            return math.prod(shapes[name]) // hidden
+
+        known = config.get("n_head", config.get("num_attention_heads", HEADS_BY_WIDTH.get(hidden, hidden // 64)))
+        heads = heads or int(known)
+        if not heads or hidden % heads or hidden // heads % 2:
+            raise InputError(f"{path}: width {hidden} does not divide into {heads} heads of even width. Give --heads.")
+        head_dim = hidden // heads
+        qkv_rows = sum(rows(f"{n.layers}0.{name}.weight") for name in n.block.qkv)
+        return TransformerShape(
+            layers=count_layers(self._checkpoint, n.layers),
+            heads=heads,
+            kv_heads=max(1, (qkv_rows - hidden) // (2 * head_dim)),
+            head_dim=head_dim,
+            hidden=hidden,
+            ffn=rows(f"{n.layers}0.{n.block.gate}.weight"),
+            vocab=rows(n.token_embedding),
+            grid=(grid, grid) if grid else _square_grid(path, int(config.get("block_size", DEFAULT_BLOCK_SIZE))),
+            zero_rows=shapes[self._condition("uncond_embedding")][0] if caption else 1,
+            norm_eps=float(config.get("norm_eps", config.get("rms_norm_eps", NORM_EPS))),
+            rope_base=float(config.get("rope_base", ROPE_BASE)),
+        )
+
+    def _assumptions(self, heads: int | None, grid: int | None) -> list[str]:
+        """Sentences on what was neither given nor written anywhere."""
+        config, s = self._checkpoint.config, self.shape
+        assumed = []
+        if heads is None and "n_head" not in config and "num_attention_heads" not in config:
+            assumed.append(f"{s.heads} attention heads (--heads)")
+        if grid is None and "block_size" not in config:
+            assumed.append(f"{s.grid[0]}x{s.grid[1]} image tokens (--grid)")
+        return [f"{self._checkpoint.path} does not say, assumed: {', '.join(assumed)}."] if assumed else []
 
 
-_ALWAYS = (
-    "tok_embeddings.weight",
-    "cls_embedding.embedding_table.weight",
-    "layers.0.attention.wqkv.weight",
-    "layers.0.feed_forward.w1.weight",
-    "norm.weight",
-    "output.weight",
-)
+def target_shapes(n: TargetNames, s: TransformerShape, num_classes: int, feature_size: int) -> dict[str, Shape]:
+    """Every tensor of a target, with its shape. num_classes = 0: it takes captions of `feature_size`."""
+    expected: dict[str, Shape] = {
+        n.token_embedding: (s.vocab, s.hidden),
+        n.final_norm: (s.hidden,),
+        n.head: (s.vocab, s.hidden),
+    }
+    if num_classes:
+        expected[f"{n.condition}embedding_table.weight"] = (num_classes + 1, s.hidden)
+    else:
+        expected[f"{n.condition}cap_proj.fc1.weight"] = (s.hidden, feature_size)
+        expected[f"{n.condition}cap_proj.fc2.weight"] = (s.hidden, s.hidden)
+        expected[f"{n.condition}uncond_embedding"] = (s.zero_rows, feature_size)
+    for i in range(s.layers):
+        expected |= n.block.shapes(f"{n.layers}{i}.", s)
+    return expected
 
 
 def _square_grid(path: Path, block_size: int) -> tuple[int, int]:

@@ -1,6 +1,8 @@
-"""LlamaGen's VQ tokenizers (VQ-16, VQ-8 and smaller relatives): the decoder side."""
+"""LlamaGen's VQ tokenizers: VQ-16, VQ-8 and smaller relatives."""
 
 from __future__ import annotations
+
+import numpy as np
 
 from ..runtime.errors import InputError
 from .checkpoint import Checkpoint
@@ -15,10 +17,19 @@ _ALWAYS = (
     "decoder.norm_out.weight",
     "decoder.conv_out.weight",
 )
+_ENCODER = (
+    "encoder.conv_in.weight",
+    "encoder.mid.0.conv1.weight",
+    "encoder.conv_blocks.0.res.0.conv1.weight",
+    "encoder.conv_out.weight",
+    "quant_conv.weight",
+)
+# The codebook's usage counts, and what only encodes.
+NOT_DECODING = ("quantize.codebook_used", "encoder.", "quant_conv.")
 
 
-class VqDecoder:
-    """The decoder's tensors; which blocks exist is read off the names.
+class VqTokenizer:
+    """The tokenizer's tensors; which blocks exist is read off the names.
 
     Raises: InputError when it is not such a tokenizer, or its codebook does not have `vocab` entries.
     """
@@ -33,9 +44,16 @@ class VqDecoder:
                 "Use the image tokenizer the target was trained with."
             )
 
+    def require_encoder(self) -> None:
+        """Raises: InputError when the file has no encoder."""
+        shapes = self._checkpoint.shapes
+        self._checkpoint.require({name: shapes.get(name, ()) for name in _ENCODER}, "VQ image encoder")
+
     def codebook(self) -> Array:
-        """[V, D], as stored; the decoder normalises its rows."""
-        return self.tensor("quantize.embedding.weight")
+        """[V, D] float32, rows of unit length: what codes are compared with and decoded from."""
+        rows = self.tensor("quantize.embedding.weight").astype(np.float32)
+        unit: Array = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        return unit
 
     def has(self, prefix: str) -> bool:
         """Whether a module of that name exists (it has a weight)."""

@@ -13,7 +13,11 @@ Array = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class TransformerShape:
-    """Sizes of a Llama-style transformer. hidden: H. ffn: SwiGLU width. grid: (rows, columns) of image tokens."""
+    """Sizes of a Llama-style transformer. hidden: H. ffn: SwiGLU width. grid: (rows, columns) of image tokens.
+
+    zero_rows: positions before the first image cell, whose RoPE rows are zero: a target's condition, one less for
+    a draft.
+    """
 
     layers: int
     heads: int
@@ -23,7 +27,9 @@ class TransformerShape:
     ffn: int
     vocab: int
     grid: tuple[int, int]
+    zero_rows: int
     norm_eps: float
+    rope_base: float
 
 
 @dataclass(frozen=True)
@@ -41,8 +47,20 @@ class LayerWeights:
     ffn_norm: Array
 
 
+@dataclass(frozen=True)
+class CaptionWeights:
+    """fc1 [H, C], fc2 [H, H]. unconditional: [slots, C], the text features of the unconditional branch."""
+
+    fc1: Array
+    fc2: Array
+    unconditional: Array
+
+
 class TargetWeights(Protocol):
-    """A class-conditional target. Tensors are read when asked for, so a build holds one layer at a time."""
+    """A target. Tensors are read when asked for, so a build holds one layer at a time.
+
+    num_classes: 0 when it takes captions.
+    """
 
     shape: TransformerShape
     num_classes: int
@@ -66,7 +84,6 @@ class DraftWeights(Protocol):
     """An EAGLE-1 draft; its logits come from the target's head."""
 
     shape: TransformerShape
-    zero_rows: int
 
     def token_embedding(self) -> Array:
         """[V, H], the draft's own table."""

@@ -85,9 +85,9 @@ class StaticDrafter:
             drafted += level
             ids = np.stack([proposal.tokens[level] for proposal in proposals]).clip(min=0)
             features = features[:, [parents.index(tree.parents[node]) for node in level]]
-            visible = tree.visible[np.ix_(level, drafted)][None]
+            lineage = tree.lineage[np.ix_(level, drafted)][None]
             depths = np.full((1, len(level)), depth)
-            out = tree_step(self.draft, batch.per_row(ids), batch.cached, depths, visible, features)
+            out = tree_step(self.draft, batch.per_row(ids), batch.cached, depths, lineage, features)
             logits, features, parents = out.logits, out.hidden, level
         return proposals
 
@@ -127,8 +127,8 @@ def best(scores: NDArray[np.floating], count: int) -> list[int]:
         top = top[values >= np.partition(values, -count)[-count]]
     ranked = top[np.argsort(-scores[top], kind="stable")][:count]
     missing = count - len(ranked)
-    rest = np.flatnonzero(scores == bottom)[:missing] if missing else []
-    return [*ranked.tolist(), *map(int, rest)]
+    rest: list[int] = np.flatnonzero(scores == bottom)[:missing].tolist() if missing else []
+    return [*ranked.tolist(), *rest]
 
 
 def _catch_up_ids(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -23,8 +23,8 @@ from .warping import softmax, warp
 class DynamicDrafter:
     """Expands the `branches` likeliest nodes of each level and keeps the `nodes` likeliest of all that were seen.
 
-    A node's score is the log of the draft's probability of its path. Nothing is drawn: verification treats every node as chosen,
-    which is exact because the choice never looks at the target.
+    A node's score is the log of the draft's probability of its path. Nothing is drawn: verification treats every node
+    as chosen, which is exact because the choice never looks at the target.
     """
 
     draft: CachedTransformer
@@ -55,10 +55,10 @@ class DynamicDrafter:
         """Run the frontier through the draft. features: [rows, width, H] of the frontier before it."""
         ids = batch.per_row([[growth.tokens[node] for node in growth.frontier] for growth in growths])
         columns = batch.per_row([growth.columns for growth in growths])
-        visible = np.stack([growth.visible for growth in growths]).repeat(batch.branches, axis=0)
+        lineage = np.stack([growth.lineage for growth in growths]).repeat(batch.branches, axis=0)
         grown_from = features[np.arange(len(columns))[:, None], columns]
         depths = np.full((1, ids.shape[1]), depth)
-        out = tree_step(self.draft, ids, batch.cached, depths, visible, grown_from)
+        out = tree_step(self.draft, ids, batch.cached, depths, lineage, grown_from)
         return out.logits, out.hidden
 
     def _law(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -69,7 +69,7 @@ class _Growth:
     """All nodes seen for one image so far; node 0 is the pending token.
 
     frontier: nodes to expand next, likeliest first. columns: where each one's parent stood in the frontier before.
-    visible: [frontier, nodes in the draft's cache] what each one sees there, itself included.
+    lineage: [frontier, nodes in the draft's cache] what each one sees there, itself included.
     """
 
     def __init__(self, pending: int, branches: int) -> None:
@@ -79,7 +79,7 @@ class _Growth:
         self.scores = [0.0]
         self.frontier = [0]
         self.columns = [0]
-        self.visible: NDArray[np.bool_] = np.zeros((1, 0), dtype=bool)
+        self.lineage: NDArray[np.bool_] = np.zeros((1, 0), dtype=bool)
 
     def expand(self, law: NDArray[np.float64]) -> None:
         """Give every frontier node its likeliest children. law: [frontier, V]."""
@@ -95,7 +95,7 @@ class _Growth:
         self.frontier = [first + i for i in chosen]
         self.columns = [column_of[i] for i in chosen]
         own = np.eye(len(chosen), dtype=bool)
-        self.visible = np.concatenate([self.visible[self.columns], own], axis=1)
+        self.lineage = np.concatenate([self.lineage[self.columns], own], axis=1)
 
     def pruned(self, nodes: int) -> Proposal:
         """The likeliest nodes as a proposal, numbered in the order they were seen. A parent is never less likely than

@@ -1,4 +1,4 @@
-"""`Pipeline`: classes in, pictures out. The one place where the runtime meets the engines."""
+"""`Pipeline`: classes or captions in, pictures out. The one place where the runtime meets the engines."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .acceptance import Acceptance, Relaxation
+from .condition import ClassCondition, Prompt, caption_prompts, class_prompts
 from .config import DYNAMIC, SamplingConfig, SpeculativeConfig
 from .drafting import Drafter, NoDraft, StaticDrafter
 from .dynamic import DynamicDrafter
 from .errors import Cancelled, InputError
-from .images import to_uint8
+from .images import from_uint8, to_uint8
 from .protocols import Engines, ModelInfo
 from .result import GenerationResult
 from .round import SpeculativeDecoder
@@ -64,8 +65,10 @@ class Pipeline:
 
     def generate(
         self,
-        class_ids: Sequence[int],
+        class_ids: Sequence[int] = (),
         *,
+        caption_features: NDArray[np.floating[Any]] | None = None,
+        caption_mask: NDArray[Any] | None = None,
         images_per_prompt: int = 1,
         seed: int = 0,
         first_index: int = 0,
@@ -79,10 +82,11 @@ class Pipeline:
         progress: Callable[[Progress], None] | None = None,
         cancel: CancelEvent | None = None,
     ) -> GenerationResult:
-        """Make `images_per_prompt` pictures of each class, in the order of `class_ids`.
+        """Make `images_per_prompt` pictures of each class or caption, in their order.
 
         Args:
-            class_ids: 0 .. number of classes - 1.
+            class_ids: 0 .. number of classes - 1, for class-conditional models.
+            caption_features, caption_mask: for text-conditional models, see `condition.caption_prompts`.
             seed, first_index: picture i of the call draws from the generator (seed, first_index + i), so any picture
                 can be made again alone.
             cfg_scale, cfg_interval, temperature, top_k, top_p: see `SamplingConfig`; None takes the bundle's default.
@@ -102,21 +106,15 @@ class Pipeline:
         defaults = self.info.sampling.model_dump()
         sampling = SamplingConfig(**{**defaults, **{k: v for k, v in chosen.items() if v is not None}})
         speculative = speculative or self.info.speculative
-        self._check_call(class_ids, images_per_prompt, seed, first_index, batch_size)
+        _check_call(images_per_prompt=(images_per_prompt, 1), batch_size=(batch_size, 1))
+        _check_call(seed=(seed, 0), first_index=(first_index, 0))
         rules = self._acceptances(speculative, sampling)
-
-        classes = np.repeat(np.asarray(class_ids, dtype=np.int64), images_per_prompt).tolist()
-        sequences = [
-            ImageSequence(
-                class_id,
-                self.info.prefix_length,
-                self.info.n_tokens,
-                image_generator(seed, first_index + i),
-                len(rules),
-            )
-            for i, class_id in enumerate(classes)
-        ]
         drafter = self._drafter(speculative, sampling)
+        prompts = self._prompts(class_ids, caption_features, caption_mask)
+        sequences = [
+            ImageSequence(prompt, self.info.n_tokens, image_generator(seed, first_index + i), drafter.depth)
+            for i, prompt in enumerate(prompt for prompt in prompts for _ in range(images_per_prompt))
+        ]
         decoder = SpeculativeDecoder(self._engines.target, drafter, sampling, rules)
         report = _Reporter(sequences, progress, cancel, start)
         for first in range(0, len(sequences), batch_size):
@@ -131,18 +129,33 @@ class Pipeline:
             parameters=[
                 {
                     "model": self.info.name,
-                    "class": self.info.class_names[class_id],
-                    "class_id": class_id,
+                    **sequence.prompt.parameters,
                     "seed": seed,
                     "index": first_index + i,
                     **sampling.model_dump(),
                     **speculative.model_dump(),
                 }
-                for i, class_id in enumerate(classes)
+                for i, sequence in enumerate(sequences)
             ],
             lossy=any(rule.lossy for rule in rules),
             seconds=time.perf_counter() - start,
         )
+
+    def encode(self, images: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Image tokens [N, n_tokens] of pictures [N, H, W, 3] of the model's size.
+
+        Raises: InputError when the bundle has no image encoder or the pictures have another size.
+        """
+        encoder = self._engines.image_encoder
+        if encoder is None:
+            raise InputError("this bundle has no image encoder. Build it again with --image-encoder.")
+        tokens = encoder.encode(from_uint8(images))
+        if tokens.shape[1] != self.info.n_tokens:
+            raise InputError(
+                f"pictures of {images.shape[2]}x{images.shape[1]} pixels make {tokens.shape[1]} tokens. "
+                f"Expected the {self.info.n_tokens} of this model: resize them to what it generates."
+            )
+        return tokens
 
     def close(self) -> None:
         """Free the engines; calling it twice is fine."""
@@ -165,7 +178,7 @@ class Pipeline:
             if engine is not None:
                 engine.allocate(len(batch) * branches, cache_length)
         report.check_cancel()
-        decoder.prefill(batch, self._condition_ids(sequences, branches))
+        decoder.prefill(batch)
         decoder.retire(batch)
         while len(batch):
             report.check_cancel()
@@ -173,16 +186,31 @@ class Pipeline:
             decoder.retire(batch)
             report.send()
 
-    def _condition_ids(self, sequences: list[ImageSequence], branches: int) -> NDArray[np.int64]:
-        """[rows, 1] class tokens: each image's own class, and the null class for its unconditional row."""
-        classes = [[sequence.class_id, self.info.null_class][:branches] for sequence in sequences]
-        return np.array(classes, dtype=np.int64).reshape(-1, 1) + self.info.class_id_offset
+    def _prompts(
+        self,
+        class_ids: Sequence[int],
+        caption_features: NDArray[np.floating[Any]] | None,
+        caption_mask: NDArray[Any] | None,
+    ) -> list[Prompt]:
+        condition, projection = self.info.condition, self._engines.caption_projection
+        if isinstance(condition, ClassCondition):
+            if caption_features is not None:
+                raise InputError("caption_features is given, and this model takes classes. Give class_ids instead.")
+            if not len(class_ids):
+                raise InputError("class_ids is empty. Expected at least one class id.")
+            return class_prompts(condition, class_ids)
+        if len(class_ids):
+            raise InputError("class_ids is given, and this model takes captions. Give caption_features instead.")
+        if caption_features is None or projection is None:
+            raise InputError("caption_features is missing. Expected the encoded captions: this model takes captions.")
+        return caption_prompts(condition, projection, caption_features, caption_mask)
 
     def _decode_pixels(
         self, decoder: SpeculativeDecoder, tokens: NDArray[np.int64], stats: ImageStats
     ) -> NDArray[np.uint8]:
         with decoder.clock.phase("decode", [stats]):
-            return to_uint8(self._engines.image_decoder.decode(tokens[None]))[0]
+            image: NDArray[np.uint8] = to_uint8(self._engines.image_decoder.decode(tokens[None]))[0]
+            return image
 
     def _acceptances(self, speculative: SpeculativeConfig, sampling: SamplingConfig) -> list[Acceptance]:
         rules = get_rule(speculative.rule).acceptances(speculative, self._engines.neighbors)
@@ -209,24 +237,12 @@ class Pipeline:
             return DynamicDrafter(self._engines.draft, depth, sampling)
         return StaticDrafter(self._engines.draft, tree, sampling)
 
-    def _check_call(
-        self, class_ids: Sequence[int], images_per_prompt: int, seed: int, first_index: int, batch_size: int
-    ) -> None:
-        if not len(class_ids):
-            raise InputError("class_ids is empty. Expected at least one class id.")
-        known = len(self.info.class_names)
-        for class_id in class_ids:
-            if not 0 <= class_id < known:
-                raise InputError(f"class id {class_id}: this model knows 0 to {known - 1}.")
-        least: dict[str, tuple[Any, int]] = {
-            "images_per_prompt": (images_per_prompt, 1),
-            "batch_size": (batch_size, 1),
-            "seed": (seed, 0),
-            "first_index": (first_index, 0),
-        }
-        for name, (value, minimum) in least.items():
-            if value < minimum:
-                raise InputError(f"{name} = {value}: it must be at least {minimum}.")
+
+def _check_call(**least: tuple[int, int]) -> None:
+    """Every option is (value, minimum)."""
+    for name, (value, minimum) in least.items():
+        if value < minimum:
+            raise InputError(f"{name} = {value}: it must be at least {minimum}.")
 
 
 class _Reporter:

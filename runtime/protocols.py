@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .condition import CaptionProjection, ClassCondition, Condition
 from .config import SamplingConfig, SpeculativeConfig
 
 
@@ -16,9 +17,8 @@ class ModelInfo:
     """The facts of a model pair that the host side needs.
 
     vocab_size: V. hidden_size: H. prefix_length: condition positions before the first image token. grid: (rows,
-    columns) of image tokens. max_draft_length: spare cache and RoPE positions past the image. class_names: index =
-    class id. class_id_offset: input id of class 0 (class embeddings follow the token embeddings). null_class: the
-    class of the unconditional CFG branch. sampling, speculative: the bundle's defaults.
+    columns) of image tokens. max_draft_length: spare cache and RoPE positions past the image. condition: what
+    pictures are made from. sampling, speculative: the bundle's defaults.
     """
 
     name: str
@@ -27,9 +27,7 @@ class ModelInfo:
     prefix_length: int
     grid: tuple[int, int]
     max_draft_length: int
-    class_names: tuple[str, ...]
-    class_id_offset: int
-    null_class: int
+    condition: Condition
     sampling: SamplingConfig
     speculative: SpeculativeConfig
 
@@ -37,6 +35,11 @@ class ModelInfo:
     def n_tokens(self) -> int:
         """Image tokens of one picture."""
         return self.grid[0] * self.grid[1]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Index = class id; empty for models that take captions."""
+        return self.condition.names if isinstance(self.condition, ClassCondition) else ()
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,8 @@ class CachedTransformer(Protocol):
         """Run S tokens of each row and write their keys and values at `write_indices`.
 
         Args: input_ids, position_ids [R, S]; mask [R, 1, S, cache_length], True = attend; write_indices [R];
-        features [R, S, H], for drafts only. R may be smaller than the allocated rows: the first R are used.
+        features [R, S, H], for drafts, and for the positions of a caption (`condition.NO_TOKEN`).
+        R may be smaller than the allocated rows: the first R are used.
         Rolling back is passing a smaller write index later.
         """
 
@@ -86,14 +90,36 @@ class ImageDecoder(Protocol):
         """[N, rows * columns] tokens in raster order -> [N, 3, height, width] float, nominally in [-1, 1]."""
 
 
+class ImageEncoder(Protocol):
+    """Pixels to image tokens."""
+
+    def encode(self, pixels: NDArray[np.float32]) -> NDArray[np.int64]:
+        """[N, 3, height, width] in [-1, 1] -> [N, rows * columns] tokens in raster order."""
+
+
 class Engines(Protocol):
     """What `Pipeline` owns: the engines of one bundle on one backend."""
 
-    info: ModelInfo
-    backend: str
-    target: CachedTransformer
-    draft: CachedTransformer | None
-    image_decoder: ImageDecoder
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def backend(self) -> str: ...
+
+    @property
+    def target(self) -> CachedTransformer: ...
+
+    @property
+    def draft(self) -> CachedTransformer | None: ...
+
+    @property
+    def image_decoder(self) -> ImageDecoder: ...
+
+    @property
+    def image_encoder(self) -> ImageEncoder | None: ...
+
+    @property
+    def caption_projection(self) -> CaptionProjection | None: ...
 
     @property
     def neighbors(self) -> NDArray[np.uint16] | None:

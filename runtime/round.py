@@ -17,7 +17,7 @@ from .protocols import CachedTransformer
 from .sampling import sample_token
 from .sequence import Batch
 from .stats import PhaseClock
-from .stepping import chain_step, guided, tree_step
+from .stepping import guided, prefill_step, tree_step
 from .verification import Verdict, judge
 from .warping import warp
 
@@ -32,10 +32,10 @@ class SpeculativeDecoder:
     rules: Sequence[Acceptance]
     clock: PhaseClock = field(default_factory=PhaseClock)
 
-    def prefill(self, batch: Batch, condition_ids: NDArray[np.int64]) -> None:
-        """Feed the condition ([rows, prefix]) and emit every image's first token."""
+    def prefill(self, batch: Batch) -> None:
+        """Feed the conditions and emit every image's first token."""
         with self.clock.phase("target", batch.stats):
-            out = chain_step(self.target, condition_ids, np.zeros(len(condition_ids), dtype=np.int64))
+            out = prefill_step(self.target, [sequence.prompt for sequence in batch.sequences], batch.branches)
         with self.clock.phase("host", batch.stats):
             batch.features = out.hidden
             p = warp(guided(out.logits[:, -1], self.sampling, 0), self.sampling)
@@ -55,8 +55,15 @@ class SpeculativeDecoder:
         with self.clock.phase("target", batch.stats):
             tokens = np.stack([proposal.tokens for proposal in proposals]).clip(min=0)
             depths = np.stack([proposal.tree.depths for proposal in proposals])
-            visible = np.stack([proposal.tree.visible for proposal in proposals]).repeat(batch.branches, axis=0)
-            out = tree_step(self.target, batch.per_row(tokens), batch.cached, batch.per_row(depths), visible)
+            lineage = np.stack([proposal.tree.lineage for proposal in proposals]).repeat(batch.branches, axis=0)
+            out = tree_step(
+                self.target,
+                batch.per_row(tokens),
+                batch.cached,
+                batch.per_row(depths),
+                lineage,
+                visible=batch.visible,
+            )
 
         # accept x with min(1, a(x)/q(x)), COOL-SD: a = omega p; where all fall, draw from [p - min(q, a)]_+
         with self.clock.phase("host", batch.stats):

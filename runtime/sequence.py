@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .condition import Prompt
 from .sampling import UniformSource
 from .stats import ImageStats
 
@@ -17,13 +18,16 @@ class ImageSequence:
     The last emitted token is *pending*: it is known, but no engine has cached it yet.
     """
 
-    def __init__(self, class_id: int, prefix_length: int, n_tokens: int, rng: UniformSource, draft_length: int) -> None:
-        self.class_id = class_id
-        self.prefix_length = prefix_length
+    def __init__(self, prompt: Prompt, n_tokens: int, rng: UniformSource, draft_length: int) -> None:
+        self.prompt = prompt
         self.rng = rng
         self.tokens = np.zeros(n_tokens, dtype=np.int64)
         self.stats = ImageStats(draft_length)
         self.last_emitted: list[int] = []
+
+    @property
+    def prefix_length(self) -> int:
+        return len(self.prompt.mask)
 
     @property
     def emitted(self) -> int:
@@ -73,6 +77,12 @@ class Batch:
     def per_row(self, values: ArrayLike) -> NDArray[np.int64]:
         """One value (or equally long list of values) per image -> one per engine row."""
         return np.repeat(np.asarray(values, dtype=np.int64), self.branches, axis=0)
+
+    @property
+    def visible(self) -> NDArray[np.bool_]:
+        """[rows, P] condition positions that image tokens may attend to."""
+        visible: NDArray[np.bool_] = np.stack([sequence.prompt.visible for sequence in self.sequences])
+        return np.repeat(visible, self.branches, axis=0)
 
     @property
     def emitted(self) -> NDArray[np.int64]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from .condition import Prompt
 from .config import SamplingConfig
 from .protocols import CachedTransformer, StepOutput
 from .warping import combine_cfg
@@ -15,14 +18,18 @@ def chain_step(
     input_ids: NDArray[np.int64],
     lengths: NDArray[np.int64],
     features: NDArray[np.float32] | None = None,
+    visible: NDArray[np.bool_] | None = None,
 ) -> StepOutput:
     """Run S tokens per row that continue a cache of `lengths` positions.
 
-    Args: input_ids [R, S]; lengths [R]; features [R, S, H] for drafts.
+    Args: input_ids [R, S]; lengths [R]; features [R, S, H] for drafts; visible [R, P], which of the P condition
+    positions may be attended to (None: all).
     Rows may be padded at the end: the pad's cache entries lie beyond the row's length and are overwritten later.
     """
     position_ids = lengths[:, None] + np.arange(input_ids.shape[1])
     mask = np.arange(engine.cache_length) <= position_ids[:, None, :, None]
+    if visible is not None:
+        mask[..., : visible.shape[1]] &= visible[:, None, None]
     return engine.step(input_ids, position_ids, mask, lengths, features)
 
 
@@ -31,22 +38,41 @@ def tree_step(
     input_ids: NDArray[np.int64],
     lengths: NDArray[np.int64],
     depths: NDArray[np.int64],
-    visible: NDArray[np.bool_],
+    lineage: NDArray[np.bool_],
     features: NDArray[np.float32] | None = None,
+    visible: NDArray[np.bool_] | None = None,
 ) -> StepOutput:
     """Run S nodes of a tree per row; the tree's M nodes so far lie in the cache behind `lengths` committed positions.
 
     Args: input_ids [R, S], the last S of the M nodes; lengths [R]; depths [R or 1, S], a node's position is its row's
-    length plus its depth; visible [R or 1, S, M], which nodes a node sees besides what is committed; features [R, S, H]
-    for drafts.
+    length plus its depth; lineage [R or 1, S, M], which nodes a node may attend to besides what is committed; features
+    and visible as for `chain_step`.
     """
-    n_new, n_nodes = visible.shape[1:]
+    n_new, n_nodes = lineage.shape[1:]
     slot = np.arange(engine.cache_length) - lengths[:, None]  # which node lies at each cache position; below 0: none
     node = np.broadcast_to(slot.clip(0, n_nodes - 1)[:, None], (len(lengths), n_new, slot.shape[1]))
-    seen = np.take_along_axis(np.broadcast_to(visible, (len(lengths), n_new, n_nodes)), node, axis=2)
-    mask = np.where(slot[:, None] < 0, True, seen & (slot[:, None] < n_nodes))
+    attended = np.take_along_axis(np.broadcast_to(lineage, (len(lengths), n_new, n_nodes)), node, axis=2)
+    mask = np.where(slot[:, None] < 0, True, attended & (slot[:, None] < n_nodes))
+    if visible is not None:
+        mask[..., : visible.shape[1]] &= visible[:, None]
     position_ids = lengths[:, None] + depths
     return engine.step(input_ids, position_ids, mask[:, None], lengths + n_nodes - n_new, features)
+
+
+def prefill_step(engine: CachedTransformer, prompts: Sequence[Prompt], branches: int) -> StepOutput:
+    """Run the target over the conditions, all of one length P, into empty caches; `branches` rows for each prompt."""
+    input_ids = np.concatenate([prompt.input_ids[:branches] for prompt in prompts])
+    rows, length = input_ids.shape
+    mask = np.zeros((rows, 1, length, engine.cache_length), dtype=np.bool_)
+    mask[:, 0, :, :length] = np.repeat(np.stack([prompt.mask for prompt in prompts]), branches, axis=0)
+    embeddings = [prompt.features[:branches] for prompt in prompts if prompt.features is not None]
+    return engine.step(
+        input_ids,
+        np.broadcast_to(np.arange(length), input_ids.shape),
+        mask,
+        np.zeros(rows, dtype=np.int64),
+        np.concatenate(embeddings) if embeddings else None,
+    )
 
 
 def guided(

@@ -58,7 +58,7 @@ class Tree:
     @cached_property
     def depths(self) -> NDArray[np.int64]:
         """[size] steps from the root."""
-        return np.asarray(self.visible.sum(axis=1) - 1, dtype=np.int64)
+        return np.asarray(self.lineage.sum(axis=1) - 1, dtype=np.int64)
 
     @cached_property
     def depth(self) -> int:
@@ -74,8 +74,8 @@ class Tree:
         return tuple(map(tuple, found))
 
     @cached_property
-    def visible(self) -> NDArray[np.bool_]:
-        """[size, size] the tree mask: a node sees itself and its ancestors."""
+    def lineage(self) -> NDArray[np.bool_]:
+        """[size, size] the tree mask: a node attends to itself and its ancestors."""
         seen = np.eye(self.size, dtype=bool)
         for node, parent in enumerate(self.parents[1:], start=1):
             seen[node] |= seen[parent]

@@ -12,7 +12,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from ...engines.bundle import record_file
 from ...engines.manifest import Tensor
+from ...runtime.errors import InputError
 
 # Page-aligned, so that runtimes can map the data file instead of copying it.
 ALIGNMENT = 4096
@@ -106,7 +108,7 @@ class GraphBuilder:
         location = {"location": self.data_path.name, "offset": self._data.tell(), "length": value.nbytes}
         for key, entry in location.items():
             tensor.external_data.add(key=key, value=str(entry))
-        self._data.write(memoryview(value).cast("B"))
+        self._data.write(value.data.cast("B"))
         self._initializers.append(tensor)
         return name
 
@@ -121,19 +123,30 @@ class GraphBuilder:
             producer_name=PRODUCER,
         )
         self.path.write_bytes(model.SerializeToString())
-        onnx.checker.check_model(str(self.path), full_check=True)
+        try:
+            onnx.checker.check_model(str(self.path), full_check=True)
+        except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+            raise InputError(
+                f"{self.path.stem}: the checkpoint's tensors do not fit together ({str(error).splitlines()[0]}). "
+                "Check that the checkpoint is unmodified."
+            ) from None
 
-    @property
-    def input_specs(self) -> tuple[Tensor, ...]:
-        return tuple(_spec(value) for value in self._inputs)
-
-    @property
-    def output_specs(self) -> tuple[Tensor, ...]:
-        return tuple(_spec(value) for value in self._outputs)
+    def spec(self) -> dict[str, Any]:
+        """What the manifest says of any saved graph: the fields of `GraphSpec`."""
+        return {
+            "files": tuple(record_file(file) for file in (self.path, self.data_path) if file.exists()),
+            "parameters": self.parameters,
+            "inputs": tuple(_spec(value) for value in self._inputs),
+            "outputs": tuple(_spec(value) for value in self._outputs),
+        }
 
     def _fresh(self, kind: str) -> str:
         self._count += 1
         return f"{self._scope}/{kind.lower()}_{self._count}" if self._scope else f"{kind.lower()}_{self._count}"
+
+
+def fp32(value: Array) -> NDArray[np.float32]:
+    return np.asarray(value, dtype=np.float32)
 
 
 def _onnx_type(dtype: type) -> int:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from .builder import GraphBuilder
 
 
-def rope_angles(grid: tuple[int, int], head_dim: int, base: float = 10000.0) -> NDArray[np.float64]:
+def rope_angles(grid: tuple[int, int], head_dim: int, base: float) -> NDArray[np.float64]:
     """[rows * columns, head_dim / 2] rotation angle of every channel pair, cells in raster order.
 
     The first half of the pairs turns by the cell's row, the second by its column, with frequencies
@@ -21,14 +21,14 @@ def rope_angles(grid: tuple[int, int], head_dim: int, base: float = 10000.0) -> 
 
 
 def rope_tables(
-    grid: tuple[int, int], head_dim: int, zero_rows: int, spare_rows: int
+    grid: tuple[int, int], head_dim: int, zero_rows: int, spare_rows: int, base: float
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """cos and sin tables [zero_rows + rows * columns + spare_rows, head_dim / 2] float32.
 
     LlamaGen's rows of condition tokens are zero vectors (cos = sin = 0), not the identity; spare rows serve padding
     past the image and are zero too.
     """
-    angles = rope_angles(grid, head_dim)
+    angles = rope_angles(grid, head_dim, base)
     padding = ((zero_rows, spare_rows), (0, 0))
     cos, sin = (np.pad(table, padding).astype(np.float32) for table in (np.cos(angles), np.sin(angles)))
     return cos, sin
@@ -39,7 +39,8 @@ def split_pairs(weight: NDArray[np.floating], head_dim: int) -> NDArray[np.float
     halves (i, i + head_dim/2). Scores are unchanged when q and k are reordered alike, and halves rotate with slices.
     """
     heads = weight.shape[0] // head_dim
-    return weight.reshape(heads, head_dim // 2, 2, -1).swapaxes(1, 2).reshape(weight.shape)
+    halves: NDArray[np.floating] = weight.reshape(heads, head_dim // 2, 2, -1).swapaxes(1, 2).reshape(weight.shape)
+    return halves
 
 
 def declare_rope(

@@ -1,37 +1,36 @@
 """The target's and the draft's graph, from the same Llama block.
 
 in : input_ids [B, S], position_ids [B, S], mask [B, 1, S, Smax] bool, write_indices [B],
-     (draft: features [B, S, H],) past_key_i, past_value_i [B, Hkv, Smax, D]
+     (features [B, S, H], for drafts and captions,) past_key_i, past_value_i [B, Hkv, Smax, D]
 out: logits [B, S, V], hidden [B, S, H], present_key_i, present_value_i
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...engines.bundle import record_file
 from ...engines.manifest import TransformerSpec
 from ..weights import Array, DraftWeights, LayerWeights, TargetWeights, TransformerShape
 from .attention import LOWERINGS, declare_cache
-from .builder import GraphBuilder
+from .builder import GraphBuilder, fp32
 from .rope import apply_rope, declare_rope, rope_tables, split_pairs
 
-LOWERING = "tensor_scatter"
+LOWERING: Literal["tensor_scatter"] = "tensor_scatter"
 
 
 def write_target(path: Path, weights: TargetWeights, max_draft_length: int) -> TransformerSpec:
     """Write the target to `path` (+ `.data`). hidden is post-norm: what an EAGLE draft wants.
 
-    Input ids 0..V-1 are image tokens, V + c is class c and V + num_classes the null class.
+    Input ids 0..V-1 are image tokens. By classes: V + c is class c and V + num_classes the null class. By captions:
+    where the id is negative, the row of `features` is the embedding.
     """
     shape = weights.shape
     with GraphBuilder(path, LOWERINGS[LOWERING].opset) as g:
-        stack = _Stack(g, shape, rope_tables(shape.grid, shape.head_dim, 1, max_draft_length))
-        table = np.concatenate([weights.token_embedding(), weights.class_embedding()])
-        x = g.op("Gather", g.weight("embedding", _fp32(table)), stack.input_ids)
+        stack = _Stack(g, shape, max_draft_length)
+        x = _embed_classes(g, stack, weights) if weights.num_classes else _embed_captions(g, stack, weights)
         for i in range(shape.layers):
             x = stack.block(x, i, weights.layer(i))
         g.scope("head")
@@ -46,13 +45,13 @@ def write_draft(path: Path, weights: DraftWeights, head: Array, max_draft_length
     with GraphBuilder(path, LOWERINGS[LOWERING].opset) as g:
         # Position j of the draft carries the feature of sequence position j and the token after it, hence one zero
         # row less than the target and one spare row more.
-        stack = _Stack(g, shape, rope_tables(shape.grid, shape.head_dim, weights.zero_rows, max_draft_length + 1))
+        stack = _Stack(g, shape, max_draft_length + 1)
         features = g.input("features", np.float32, ("batch", "tokens", shape.hidden))
-        embedded = g.op("Gather", g.weight("embedding", _fp32(weights.token_embedding())), stack.input_ids)
+        embedded = g.op("Gather", g.weight("embedding", fp32(weights.token_embedding())), stack.input_ids)
         fc, bias = weights.fc()
         x = linear(g, g.op("Concat", embedded, features, axis=2), "fc.weight", fc)
         if bias is not None:
-            x = g.op("Add", x, g.weight("fc.bias", _fp32(bias)))
+            x = g.op("Add", x, g.weight("fc.bias", fp32(bias)))
         for i in range(shape.layers):
             last = i == shape.layers - 1
             x = stack.block(x, i, weights.layer(i), named="hidden" if last else None)
@@ -61,25 +60,38 @@ def write_draft(path: Path, weights: DraftWeights, head: Array, max_draft_length
         return stack.finish()
 
 
+def _embed_classes(g: GraphBuilder, stack: _Stack, weights: TargetWeights) -> str:
+    table = np.concatenate([fp32(weights.token_embedding()), fp32(weights.class_embedding())])
+    return g.op("Gather", g.weight("embedding", table), stack.input_ids)
+
+
+def _embed_captions(g: GraphBuilder, stack: _Stack, weights: TargetWeights) -> str:
+    features = g.input("features", np.float32, ("batch", "tokens", weights.shape.hidden))
+    zero = g.constant(np.array(0, dtype=np.int64))
+    table = g.weight("embedding", fp32(weights.token_embedding()))
+    tokens = g.op("Gather", table, g.op("Max", stack.input_ids, zero))
+    is_token = g.op("Unsqueeze", g.op("GreaterOrEqual", stack.input_ids, zero), g.ints(-1))
+    return g.op("Where", is_token, tokens, features)
+
+
 def rms_norm(g: GraphBuilder, x: str, name: str, weight: Array, eps: float, named: str | None = None) -> str:
     """`x / sqrt(mean(x^2) + eps) * weight` over the last axis, from primitives: every TensorRT has them."""
     mean_square = g.op("ReduceMean", g.op("Mul", x, x), g.ints(-1), keepdims=1)
     root = g.op("Sqrt", g.op("Add", mean_square, g.scalar(eps)))
-    return g.op("Mul", g.op("Div", x, root), g.weight(name, _fp32(weight)), named=named)
+    return g.op("Mul", g.op("Div", x, root), g.weight(name, fp32(weight)), named=named)
 
 
 def linear(g: GraphBuilder, x: str, name: str, weight: Array, named: str | None = None) -> str:
     """`x @ weight.T` for weight [out, in], stored transposed."""
-    return g.op("MatMul", x, g.weight(name, _fp32(weight).T), named=named)
+    return g.op("MatMul", x, g.weight(name, fp32(weight).T), named=named)
 
 
 class _Stack:
     """The inputs all blocks share, and the blocks."""
 
-    def __init__(
-        self, g: GraphBuilder, shape: TransformerShape, tables: tuple[NDArray[np.float32], NDArray[np.float32]]
-    ) -> None:
+    def __init__(self, g: GraphBuilder, shape: TransformerShape, spare_rows: int) -> None:
         self.g, self.shape = g, shape
+        tables = rope_tables(shape.grid, shape.head_dim, shape.zero_rows, spare_rows, shape.rope_base)
         self.positions = len(tables[0])
         self.input_ids = g.input("input_ids", np.int64, ("batch", "tokens"))
         position_ids = g.input("position_ids", np.int64, ("batch", "tokens"))
@@ -107,24 +119,21 @@ class _Stack:
         g, shape = self.g, self.shape
         g.save()
         return TransformerSpec(
-            files=tuple(record_file(path) for path in (g.path, g.data_path)),
             lowering=LOWERING,
             layers=shape.layers,
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,
             hidden_size=shape.hidden,
             vocab_size=shape.vocab,
-            parameters=g.parameters,
             positions=self.positions,
-            inputs=g.input_specs,
-            outputs=g.output_specs,
+            **g.spec(),
         )
 
     def _attention(self, x: str, index: int, layer: LayerWeights) -> str:
         g, s = self.g, self.shape
         cache = declare_cache(g, index, s.kv_heads, s.head_dim, self.mask, self.write_indices)
         qkv = np.concatenate(
-            [split_pairs(_fp32(layer.q), s.head_dim), split_pairs(_fp32(layer.k), s.head_dim), _fp32(layer.v)]
+            [split_pairs(fp32(layer.q), s.head_dim), split_pairs(fp32(layer.k), s.head_dim), fp32(layer.v)]
         )
         projected = linear(g, x, f"layers.{index}.qkv", qkv)
         heads = g.op("Reshape", projected, g.ints(0, 0, s.heads + 2 * s.kv_heads, s.head_dim))
@@ -136,7 +145,3 @@ class _Stack:
         attended = LOWERINGS[LOWERING].attend(g, q, k, v, cache)
         merged = g.op("Reshape", g.op("Transpose", attended, perm=[0, 2, 1, 3]), g.ints(0, 0, s.heads * s.head_dim))
         return linear(g, merged, f"layers.{index}.o", layer.o)
-
-
-def _fp32(value: Array) -> NDArray[np.float32]:
-    return np.asarray(value, dtype=np.float32)

@@ -41,10 +41,10 @@ def test_a_tree_pass_and_its_compaction(target: CachedTransformer) -> None:
         chain_step(target, np.array(PREFIX), np.zeros(2, dtype=np.int64))
         return chain_step(target, IDS[:, path], lengths).logits.copy()
 
-    paths = {node: np.flatnonzero(TREE.visible[node]).tolist() for node in range(TREE.size)}
+    paths = {node: np.flatnonzero(TREE.lineage[node]).tolist() for node in range(TREE.size)}
     expected = {node: chain(path)[:, -1] for node, path in paths.items()}
     chain_step(target, np.array(PREFIX), np.zeros(2, dtype=np.int64))
-    out = tree_step(target, IDS, lengths, TREE.depths[None], TREE.visible[None])
+    out = tree_step(target, IDS, lengths, TREE.depths[None], TREE.lineage[None])
     for node in range(TREE.size):
         np.testing.assert_allclose(out.logits[:, node], expected[node], atol=1e-4)
 
@@ -59,9 +59,9 @@ def test_a_tree_pass_and_its_compaction(target: CachedTransformer) -> None:
 def test_a_tree_pass_in_levels(target: CachedTransformer) -> None:
     lengths = np.full(2, len(PREFIX[0]))
     chain_step(target, np.array(PREFIX), np.zeros(2, dtype=np.int64))
-    whole = tree_step(target, IDS, lengths, TREE.depths[None], TREE.visible[None]).logits.copy()
+    whole = tree_step(target, IDS, lengths, TREE.depths[None], TREE.lineage[None]).logits.copy()
     for depth in range(TREE.depth + 1):
         level = np.flatnonzero(TREE.depths == depth)
-        visible = TREE.visible[level, : level[-1] + 1][None]
-        logits = tree_step(target, IDS[:, level], lengths, TREE.depths[None, level], visible).logits
+        lineage = TREE.lineage[level, : level[-1] + 1][None]
+        logits = tree_step(target, IDS[:, level], lengths, TREE.depths[None, level], lineage).logits
         np.testing.assert_allclose(logits, whole[:, level], atol=1e-4)

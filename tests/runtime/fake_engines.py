@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from coolsd_trt.runtime.condition import ClassCondition
 from coolsd_trt.runtime.config import SamplingConfig, SpeculativeConfig
 from coolsd_trt.runtime.protocols import ModelInfo, StepOutput
 from numpy.typing import NDArray
@@ -49,7 +50,7 @@ class FakeTransformer:
         for row, start in enumerate(write_indices):
             self.cache[row, start : start + length] = new[row]
         seen = mask[:, 0].astype(float) @ self.cache[:rows]
-        hidden = seen if features is None else features + new
+        hidden = seen if self.noise is None else features + new
         scores = np.tanh(hidden) @ self.head
         if self.noise:
             scores = scores + self.noise * np.sin(seen) @ self.head[:, ::-1]
@@ -71,6 +72,8 @@ class FakeEngines:
     """Engines of a model with `classes` classes and a grid of image tokens."""
 
     backend = "numpy"
+    caption_projection = None
+    image_encoder = None
 
     def __init__(self, vocab: int, grid: tuple[int, int], noise: float = 0.3, classes: int = 2) -> None:
         self.target = FakeTransformer(vocab, classes)
@@ -85,9 +88,9 @@ class FakeEngines:
             prefix_length=1,
             grid=grid,
             max_draft_length=16,
-            class_names=tuple(f"class {i}" for i in range(classes)),
-            class_id_offset=vocab,
-            null_class=classes,
+            condition=ClassCondition(
+                names=tuple(f"class {i}" for i in range(classes)), id_offset=vocab, null_class=classes
+            ),
             sampling=SamplingConfig(cfg_scale=1.5),
             speculative=SpeculativeConfig(),
         )

@@ -33,7 +33,7 @@ def test_the_references_trees(name: str) -> None:
     assert Tree.from_paths(reference["choices"]) == tree
     assert Tree.from_paths(reference["choices"][::-1]) == tree
     np.testing.assert_array_equal(tree.depths, verify["position_ids"])
-    np.testing.assert_array_equal(tree.visible, verify["attn_mask"])
+    np.testing.assert_array_equal(tree.lineage, verify["attn_mask"])
     paths = [[node for node in row if node >= 0] for row in verify["retrieve_indices"]]
     for path in paths:
         assert path[0] == 0
@@ -197,7 +197,7 @@ def test_a_dynamic_tree_keeps_the_likeliest_paths() -> None:
     # scores: 0 -> .6, 2 -> .3; 0 1 -> .48, 0 0 -> .06; 2 0 -> .15, 2 1 -> .09
     assert [growth.tokens[node] for node in growth.frontier] == [1, 0]
     assert growth.columns == [0, 1]
-    assert growth.visible.tolist() == [[True, False, True, False], [False, True, False, True]]
+    assert growth.lineage.tolist() == [[True, False, True, False], [False, True, False, True]]
     proposal = growth.pruned(4)
     assert proposal.tokens.tolist() == [9, 0, 2, 1, 0]
     assert proposal.tree.parents == (-1, 0, 0, 1, 2)

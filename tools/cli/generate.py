@@ -1,4 +1,4 @@
-"""`coolsd-trt generate`: classes to PNG files."""
+"""`coolsd-trt generate`: classes or captions to PNG files."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ...runtime import Progress as Snapshot
 from ...runtime.images import make_grid, save_png
 from ...runtime.rules import RULES
 from ...runtime.trees import TREES
+from .captions import read_caption_features
 from .classes import resolve_class
 from .console import plain_table, stderr, stdout
 from .output import writable_folder
@@ -29,8 +30,13 @@ RULES_HELP = "; ".join(f"{rule.name}: {rule.summary}" for rule in RULES.values()
 
 def generate(
     bundle: Annotated[Path, typer.Argument(help="A bundle of `coolsd-trt build`.")],
-    classes: Annotated[list[str], typer.Option("--class", "-c", help="Class name or id; may be repeated.")],
-    images: Annotated[int, typer.Option("-n", "--images", help="Pictures of each class.")] = 1,
+    classes: Annotated[
+        list[str] | None, typer.Option("--class", "-c", help="Class name or id; may be repeated.")
+    ] = None,
+    caption_features: Annotated[
+        Path | None, typer.Option(help="Encoded captions, an .npz with [captions, tokens, width] and their mask.")
+    ] = None,
+    images: Annotated[int, typer.Option("-n", "--images", help="Pictures of each class or caption.")] = 1,
     out: Annotated[
         Path, typer.Option(help="Folder for the pictures; or FILE.png for a single picture or the grid.")
     ] = Path("pictures"),
@@ -99,15 +105,12 @@ def generate(
         Path | None, typer.Option("--json", help="Write tokens and statistics to this file; `-` = stdout.")
     ] = None,
 ) -> None:
-    """Generate pictures of classes."""
+    """Generate pictures of classes, or of captions."""
     folder = out.parent if out.suffix.lower() == ".png" else out
     with Pipeline.load(bundle, backend, threads=threads) as pipeline, writable_folder(folder, "--out"):
-        names = pipeline.info.class_names
-        class_ids = [resolve_class(text, names) for text in classes]
-        if folder != out and not grid and len(class_ids) * images > 1:
-            raise InputError(
-                f"--out {out}: one file for {len(class_ids) * images} pictures. Add --grid, or give a folder."
-            )
+        prompts, count = _prompts(pipeline, classes or [], caption_features)
+        if folder != out and not grid and count * images > 1:
+            raise InputError(f"--out {out}: one file for {count * images} pictures. Add --grid, or give a folder.")
         speculation = {
             "rule": rule,
             "delta": delta,
@@ -122,7 +125,7 @@ def generate(
         }
         result = _run(
             pipeline,
-            class_ids=class_ids,
+            **prompts,
             images_per_prompt=images,
             seed=seed,
             first_index=first_index,
@@ -139,6 +142,21 @@ def generate(
             _write_json(result, stats)
     if stats != Path("-"):
         _print_summary(result, written)
+
+
+def _prompts(pipeline: Pipeline, classes: list[str], caption_features: Path | None) -> tuple[dict[str, Any], int]:
+    """What `Pipeline.generate` takes of the two options, and how many prompts that is."""
+    names = pipeline.info.class_names
+    if names and caption_features is None:
+        if not classes:
+            raise InputError("--class is missing. `coolsd-trt inspect BUNDLE --classes` lists this model's classes.")
+        return {"class_ids": [resolve_class(text, names) for text in classes]}, len(classes)
+    if names:
+        raise InputError("--caption-features is given, and this model takes classes. Use --class instead.")
+    if classes or caption_features is None:
+        raise InputError("this model takes captions, not classes. Use --caption-features FILE.npz.")
+    features, mask = read_caption_features(caption_features)
+    return {"caption_features": features, "caption_mask": mask}, len(features)
 
 
 def _run(pipeline: Pipeline, **options: Any) -> GenerationResult:
@@ -214,7 +232,8 @@ def _save(result: GenerationResult, out: Path, grid: bool) -> list[Path]:
         return [out]
     paths = []
     for image, parameters in zip(result.images, result.parameters, strict=True):
-        slug = re.sub(r"[^a-z0-9]+", "-", parameters["class"].casefold()).strip("-")
+        subject = parameters.get("class") or f"caption {parameters['caption']}"
+        slug = re.sub(r"[^a-z0-9]+", "-", subject.casefold()).strip("-")
         paths.append(out / f"{slug}-seed{parameters['seed']}-{parameters['index']}.png")
         save_png(paths[-1], image, parameters)
     return paths

@@ -10,6 +10,7 @@ import typer
 
 from ...engines.bundle import Bundle
 from ...engines.manifest import Manifest
+from ...runtime.condition import ClassCondition
 from ...runtime.images import read_parameters
 from .build import parts_table
 from .console import plain_table, stdout
@@ -29,10 +30,11 @@ def inspect(
     if as_json:
         typer.echo(manifest.model_dump_json(indent=1))
         return
+    class_names = manifest.condition.names if isinstance(manifest.condition, ClassCondition) else ()
     _print_summary(path, manifest)
     if classes:
         table = plain_table("id", "class")
-        for i, name in enumerate(manifest.condition.names):
+        for i, name in enumerate(class_names):
             table.add_row(str(i), name)
         stdout.print(table)
     if tensors:
@@ -41,10 +43,14 @@ def inspect(
 
 def _print_summary(path: Path, m: Manifest) -> None:
     height, width = m.image_decoder.image_size
+    if isinstance(m.condition, ClassCondition):
+        takes = f"{len(m.condition.names)} classes"
+    else:
+        takes = f"captions up to {m.condition.slots} tokens"
     stdout.print(f"[bold]{path}[/bold]  {m.name} ({m.family}), schema {m.schema_version}, files intact")
     stdout.print(
         f"{width}x{height} pixels, {m.grid[0]}x{m.grid[1]} = {m.grid[0] * m.grid[1]} tokens of {m.target.vocab_size}, "
-        f"{len(m.condition.names)} classes, drafts up to {m.max_draft_length} tokens"
+        f"{takes}, drafts up to {m.max_draft_length} tokens"
     )
     stdout.print(parts_table(m))
     stdout.print(f"sampling defaults     {_settings(m.sampling.model_dump())}")
@@ -56,9 +62,7 @@ def _print_summary(path: Path, m: Manifest) -> None:
 
 def _print_tensors(m: Manifest) -> None:
     table = plain_table("engine", "", "tensor", "dtype", "shape")
-    for name, part in (("target", m.target), ("draft", m.draft), ("image decoder", m.image_decoder)):
-        if part is None:
-            continue
+    for name, part in m.parts().items():
         for direction, specs in (("in", part.inputs), ("out", part.outputs)):
             for spec in specs:
                 table.add_row(name, direction, spec.name, spec.dtype, ", ".join(map(str, spec.shape)))
