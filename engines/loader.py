@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..runtime.protocols import ModelInfo
 from .backends import choose_backend
@@ -28,6 +32,12 @@ class LoadedEngines:
         self.caption_projection = (
             OrtCaptionProjection(path(m.caption_projection), threads) if m.caption_projection else None
         )
+        self._neighbors = bundle.file(m.neighbors) if m.neighbors else None
+
+    @cached_property
+    def neighbors(self) -> NDArray[np.uint16] | None:
+        """[V, K], mapped from the bundle when first asked for."""
+        return np.load(self._neighbors, mmap_mode="r") if self._neighbors else None
 
     def close(self) -> None:
         parts = (self.target, self.draft, self.image_decoder, self.image_encoder, self.caption_projection)

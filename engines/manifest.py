@@ -87,6 +87,7 @@ class Manifest(_Part):
     image_decoder: ImageDecoderSpec
     image_encoder: GraphSpec | None = None
     caption_projection: GraphSpec | None = Field(None, description="only when the condition is a caption")
+    neighbors: FileRecord | None = None
     sampling: SamplingConfig
     speculative: SpeculativeConfig
     sources: tuple[Source, ...]
@@ -105,4 +106,5 @@ class Manifest(_Part):
 
     def files(self) -> list[FileRecord]:
         """All files the bundle must have beside the manifest."""
-        return [record for part in self.parts().values() for record in part.files]
+        tables = (self.neighbors,) if self.neighbors else ()
+        return [*tables, *(record for part in self.parts().values() for record in part.files)]

@@ -60,8 +60,6 @@ class OrtTransformer:
 
     def allocate(self, rows: int, cache_length: int) -> None:
         spec = self._spec
-        if cache_length > spec.positions:
-            raise BackendError(f"a cache of {cache_length} positions was asked; the graph has {spec.positions}.")
         if self.cache_length == cache_length and len(self._caches["key_0"]) >= rows:
             return
         shape = (rows, spec.kv_heads, cache_length, spec.head_dim)
@@ -94,6 +92,10 @@ class OrtTransformer:
     def copy_row(self, source: int, destination: int) -> None:
         for cache in self._caches.values():
             cache[destination] = cache[source]
+
+    def compact(self, row: int, sources: NDArray[np.int64], destination: int) -> None:
+        for cache in self._caches.values():
+            cache[row, :, destination : destination + len(sources)] = cache[row][:, sources]
 
     def close(self) -> None:
         self._bound.clear()

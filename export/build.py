@@ -25,6 +25,7 @@ from .graph.image_encoder import write_image_encoder
 from .graph.transformer import write_draft, write_target
 from .llamagen import SAMPLING, LlamaGenTarget
 from .locate import open_checkpoint, read_json
+from .neighbors import DEFAULT_COLUMNS, write_neighbors
 from .vq import NOT_DECODING, VqTokenizer
 
 CLASS_NAMES = "class_names.json"
@@ -40,7 +41,8 @@ class BuildRequest:
     max_draft_length: the longest draft the bundle has cache room for. class_names: JSON list; default:
     `class_names.json` beside the target. lowering: how graphs write the cache and attend; None: what suits the
     installed onnxruntime. heads, grid: attention heads and image tokens per side, where the target's checkpoint does
-    not say. image_encoder: put the tokenizer's encoder side into the bundle, too.
+    not say. image_encoder: put the tokenizer's encoder side into the bundle, too. neighbors:
+    columns of LANTERN's neighbour table, 0 leaves it out.
     """
 
     target: Path | Checkpoint
@@ -49,6 +51,7 @@ class BuildRequest:
     max_draft_length: int = DEFAULT_MAX_DRAFT
     class_names: Path | None = None
     lowering: LoweringName | None = None
+    neighbors: int = DEFAULT_COLUMNS
     heads: int | None = None
     grid: int | None = None
     image_encoder: bool = False
@@ -82,6 +85,8 @@ def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage
     """
     if request.max_draft_length < 0:
         raise InputError(f"max_draft_length = {request.max_draft_length}: it must be at least 0.")
+    if request.neighbors < 0:
+        raise InputError(f"neighbors = {request.neighbors}: it must be at least 0.")
     report("read")
     if request.lowering is None:
         request = replace(request, lowering="tensor_scatter" if onnxruntime_has_tensor_scatter() else "portable")
@@ -147,11 +152,12 @@ def _options(request: BuildRequest) -> dict[str, object]:
         "heads": request.heads,
         "grid": request.grid,
         "image_encoder": request.image_encoder,
+        "neighbors": request.neighbors,
     }
 
 
 def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: Report) -> dict[str, Any]:
-    """Specs of the graphs, by their fields of `Manifest`."""
+    """Specs of the graphs, and of the neighbour table, by their fields of `Manifest`."""
     target, max_draft = models.target, request.max_draft_length
     lowering = request.lowering or "tensor_scatter"
     parts: dict[str, Any] = {}
@@ -168,6 +174,10 @@ def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: R
     if request.image_encoder:
         report("image encoder")
         parts["image_encoder"] = write_image_encoder(folder / "image_encoder.onnx", models.tokenizer)
+    if request.neighbors:
+        report("neighbours")
+        rows = models.tokenizer.tensor("quantize.embedding.weight")
+        parts["neighbors"] = write_neighbors(folder / "neighbors.npy", rows, request.neighbors)
     return parts
 
 

@@ -10,6 +10,7 @@ import typer
 
 from ...engines.manifest import LoweringName, Manifest
 from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, build_bundle
+from ...export.neighbors import DEFAULT_COLUMNS
 from ...export.random_weights import SIZES, random_checkpoints
 from ...runtime.errors import InputError
 from .console import human_size, plain_table, stderr, stdout
@@ -37,6 +38,9 @@ def build(
     image_encoder: Annotated[
         bool, typer.Option("--image-encoder", help="Put the tokenizer's encoder into the bundle, too.")
     ] = False,
+    neighbors: Annotated[
+        int, typer.Option(min=0, help="Nearest codes kept of each code, for the LANTERN rules; 0 = none.")
+    ] = DEFAULT_COLUMNS,
     random_weights: Annotated[
         str | None,
         typer.Option(help=f"Instead of checkpoints, random weights of a released size: {', '.join(SIZES)}."),
@@ -54,6 +58,7 @@ def build(
         heads=heads,
         grid=grid,
         image_encoder=image_encoder,
+        neighbors=neighbors,
     )
     with stderr.status("build") as status:
         result = build_bundle(request, out, report=lambda stage: status.update(f"build: {stage}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ from ...runtime import GenerationResult, InputError, Pipeline, SpeculativeConfig
 from ...runtime import Progress as Snapshot
 from ...runtime.images import make_grid, save_png
 from ...runtime.rules import RULES
+from ...runtime.trees import TREES
 from .captions import read_caption_features
 from .classes import resolve_class
 from .console import plain_table, stderr, stdout
@@ -53,8 +55,8 @@ def generate(
     rule: Annotated[
         str | None,
         typer.Option(
-            help=f"Acceptance rule. {RULES_HELP}. Rules with delta above 1 are lossy: pictures leave the target's "
-            "distribution by the drift that is printed. `--rule lossless` is exact.",
+            help=f"Acceptance rule. {RULES_HELP}. Lossy rules leave the target's distribution, by the drift "
+            "that is printed: those with delta above 1, and LANTERN's. `--rule lossless` is exact.",
             rich_help_panel=SPECULATION,
         ),
     ] = None,
@@ -68,8 +70,33 @@ def generate(
             help="Least omega of `cool` and `linear`; `none` = the paper's schedule.", rich_help_panel=SPECULATION
         ),
     ] = None,
+    lantern_k: Annotated[
+        int | None, typer.Option(min=0, help="Codebook neighbours a token borrows from.", rich_help_panel=SPECULATION)
+    ] = None,
+    lantern_delta: Annotated[
+        float | None, typer.Option(help="Most that `lantern` borrows, below 1.", rich_help_panel=SPECULATION)
+    ] = None,
+    lantern_lambda: Annotated[
+        float | None,
+        typer.Option(help="`lantern++` borrows up to (lambda - 1) p(x).", rich_help_panel=SPECULATION),
+    ] = None,
+    resampling: Annotated[
+        str | None,
+        typer.Option(
+            help="What replaces a rejected token: optimal, or native (the LANTERN authors').",
+            rich_help_panel=SPECULATION,
+        ),
+    ] = None,
     draft_length: Annotated[
         int | None, typer.Option(help="L, tokens drafted per target pass.", rich_help_panel=SPECULATION)
+    ] = None,
+    tree: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Draft a tree instead of a chain: {', '.join(TREES)}, dynamic (EAGLE-2), or FILE.json with a list of "
+            "paths; `none` = a chain of --draft-length.",
+            rich_help_panel=SPECULATION,
+        ),
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Pictures that share passes.")] = 8,
     backend: Annotated[str, typer.Option(help="auto or ort-cpu.")] = "auto",
@@ -84,7 +111,18 @@ def generate(
         prompts, count = _prompts(pipeline, classes or [], caption_features)
         if folder != out and not grid and count * images > 1:
             raise InputError(f"--out {out}: one file for {count * images} pictures. Add --grid, or give a folder.")
-        speculation = {"rule": rule, "delta": delta, "nu": nu, "draft_length": draft_length, **_floor(floor)}
+        speculation = {
+            "rule": rule,
+            "delta": delta,
+            "nu": nu,
+            "lantern_k": lantern_k,
+            "lantern_delta": lantern_delta,
+            "lantern_lambda": lantern_lambda,
+            "resampling": resampling,
+            "draft_length": draft_length,
+            **_floor(floor),
+            **_tree(tree),
+        }
         result = _run(
             pipeline,
             **prompts,
@@ -147,12 +185,29 @@ def _run(pipeline: Pipeline, **options: Any) -> GenerationResult:
 
 
 def _speculative(pipeline: Pipeline, chosen: dict[str, Any]) -> SpeculativeConfig:
-    """The bundle's defaults with what was chosen on the command line. `no_floor` stands for floor = None."""
+    """The bundle's defaults with what was chosen on the command line. `no_floor` stands for floor = None, and so on."""
     settings = pipeline.info.speculative.model_dump()
     settings |= {name: value for name, value in chosen.items() if value is not None}
-    if settings.pop("no_floor", False):
-        settings["floor"] = None
+    for name in ("floor", "tree"):
+        if settings.pop(f"no_{name}", False):
+            settings[name] = None
     return SpeculativeConfig(**settings)
+
+
+def _tree(text: str | None) -> dict[str, Any]:
+    """A name, or the paths in a file."""
+    if text is None:
+        return {}
+    if text.casefold() == "none":
+        return {"no_tree": True}
+    if not text.endswith(".json"):
+        return {"tree": text}
+    try:
+        return {"tree": json.loads(Path(text).read_text(encoding="utf-8"))}
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"--tree {text}: not a readable JSON file ({error}). Expected [[0], [1], [0, 0], ...]."
+        ) from None
 
 
 def _floor(text: str | None) -> dict[str, Any]:
@@ -197,6 +252,10 @@ def _write_json(result: GenerationResult, path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def _drift(value: float) -> str:
+    return "not known for this rule" if math.isnan(value) else f"{value:.4f} total variation"
+
+
 def _print_summary(result: GenerationResult, written: list[Path]) -> None:
     settings = result.parameters[0]
     tokens = sum(s.n_tokens for s in result.stats)
@@ -206,7 +265,7 @@ def _print_summary(result: GenerationResult, written: list[Path]) -> None:
         "pictures": str(len(result.images)),
         "rule": settings["rule"] + (" (lossy; --rule lossless is exact)" if result.lossy else " (lossless)"),
         "accepted length": f"{result.accepted_length:.2f} tokens per target pass",
-        "drift per token": f"{result.drift_per_token:.4f} total variation",
+        "drift per token": _drift(result.drift_per_token),
         "speed": f"{tokens / result.seconds:.0f} tokens/s, {result.seconds / len(result.images):.2f} s a picture",
         "time": "  ".join(f"{name} {seconds / result.seconds:.0%}" for name, seconds in phases.items()),
         "written": str(written[0]) if len(written) == 1 else f"{len(written)} files in {written[0].parent}",
