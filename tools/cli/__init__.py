@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import build, generate, inspect
+from . import build, calibrate, generate, inspect
 from .errors import run_app
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
 app.command("build")(build.build)
 app.command("generate")(generate.generate)
 app.command("inspect")(inspect.inspect)
+app.command("calibrate")(calibrate.calibrate)
 
 
 def main() -> None:
