@@ -67,7 +67,8 @@ class Prompt:
 
     @property
     def visible(self) -> NDArray[np.bool_]:
-        return self.mask[-1]
+        row: NDArray[np.bool_] = self.mask[-1]
+        return row
 
 
 def class_prompts(condition: ClassCondition, class_ids: Sequence[int]) -> list[Prompt]:
