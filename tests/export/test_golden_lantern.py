@@ -19,6 +19,7 @@ from coolsd_trt.runtime.condition import caption_prompts
 from coolsd_trt.runtime.stepping import chain_step, guided, prefill_step
 
 from .golden import golden_folder, load
+from .models import ArrayCheckpoint, tokenizer_tensors
 
 SET = "lantern_llamagen"
 SCALE = 3.0
@@ -27,7 +28,7 @@ ATOL = 1e-4
 
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
-    folder, tokenizer = golden_folder(SET), golden_folder("llamagen_vq16") / "vq_ds16_tiny.pt"
+    folder, tokenizer = golden_folder(SET), ArrayCheckpoint(tokenizer_tensors(512))
     out = tmp_path_factory.mktemp("bundle") / "lantern"
     build_bundle(BuildRequest(folder / "target", tokenizer, folder / "drafter"), out)
     with Pipeline.load(out, threads=1) as loaded:
