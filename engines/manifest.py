@@ -37,14 +37,24 @@ class GraphSpec(_Part):
     """A graph: its files (the .onnx first), its inputs and outputs."""
 
     files: tuple[FileRecord, ...] = Field(min_length=1)
-    precision: Literal["fp32"] = "fp32"
+    precision: Literal["fp32", "int8"] = "fp32"
     parameters: int = Field(ge=1)
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
 
 
+class PrecisionCost(_Part):
+    """How far a reduced precision moves the next-token distribution, on average over positions: KL divergence in nats,
+    and total variation."""
+
+    kl: float
+    tv: float
+    positions: int
+
+
 class TransformerSpec(GraphSpec):
-    """A target or draft graph, with the sizes its caches are allocated from."""
+    """A target or draft graph, with the sizes its caches are allocated from. precision_cost: against fp32, for targets
+    of reduced precision."""
 
     lowering: Literal["tensor_scatter"] = "tensor_scatter"
     layers: int = Field(ge=1)
@@ -52,6 +62,7 @@ class TransformerSpec(GraphSpec):
     head_dim: int = Field(ge=2)
     hidden_size: int = Field(ge=1)
     vocab_size: int = Field(ge=1)
+    precision_cost: PrecisionCost | None = None
     positions: int = Field(ge=1, description="rows of the RoPE table: the longest sequence")
 
 

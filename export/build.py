@@ -8,10 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
+from ..engines.backends import choose_backend
 from ..engines.bundle import write_bundle
-from ..engines.manifest import MANIFEST_NAME, Manifest, Source
+from ..engines.manifest import MANIFEST_NAME, Manifest, Source, TransformerSpec
+from ..engines.ort import OrtCaptionProjection
 from ..runtime.condition import CaptionCondition, ClassCondition, Condition
 from ..runtime.config import SamplingConfig, SpeculativeConfig
 from ..runtime.errors import BundleError, InputError
@@ -21,9 +26,11 @@ from .eagle import EagleDraft
 from .graph.caption_projection import write_caption_projection
 from .graph.image_decoder import write_image_decoder
 from .graph.image_encoder import write_image_encoder
+from .graph.linear import PRECISIONS
 from .graph.transformer import write_draft, write_target
 from .llamagen import SAMPLING, LlamaGenTarget
 from .locate import open_checkpoint, read_json
+from .precision_cost import precision_cost
 from .vq import NOT_DECODING, VqTokenizer
 
 CLASS_NAMES = "class_names.json"
@@ -38,7 +45,8 @@ class BuildRequest:
 
     max_draft_length: the longest draft the bundle has cache room for. class_names: JSON list; default:
     `class_names.json` beside the target. heads, grid: attention heads and image tokens per side, where the target's
-    checkpoint does not say. image_encoder: put the tokenizer's encoder side into the bundle, too.
+    checkpoint does not say. image_encoder: put the tokenizer's encoder side into the bundle, too. precision: of the
+    matrices of target and draft, a name in `graph.linear.PRECISIONS`.
     """
 
     target: Path | Checkpoint
@@ -49,6 +57,7 @@ class BuildRequest:
     heads: int | None = None
     grid: int | None = None
     image_encoder: bool = False
+    precision: str = "fp32"
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,10 @@ def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage
     """
     if request.max_draft_length < 0:
         raise InputError(f"max_draft_length = {request.max_draft_length}: it must be at least 0.")
+    if request.precision not in PRECISIONS:
+        raise InputError(f"precision = {request.precision!r}. Expected one of: {', '.join(PRECISIONS)}.")
+    if request.precision != "fp32":
+        choose_backend("ort-cpu")  # its cost is measured
     report("read")
     sources = _open_sources(request)
     models = _read_models(request, sources)
@@ -88,7 +101,7 @@ def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage
     if existing is not None:
         return BuildResult(existing, cached=True)
 
-    _check_disk(out, sources, models)
+    _check_disk(out, sources, models, request.precision)
     with write_bundle(out) as folder:
         parts = _write_parts(folder, request, models, report)
         config = sources["target"].config
@@ -141,21 +154,25 @@ def _options(request: BuildRequest) -> dict[str, object]:
         "heads": request.heads,
         "grid": request.grid,
         "image_encoder": request.image_encoder,
+        "precision": request.precision,
     }
 
 
 def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: Report) -> dict[str, Any]:
     """Specs of the graphs, by their fields of `Manifest`."""
-    target = models.target
+    target, longest, precision = models.target, request.max_draft_length, request.precision
     parts: dict[str, Any] = {}
     report("target")
-    parts["target"] = write_target(folder / "target.onnx", target, request.max_draft_length)
+    parts["target"] = write_target(folder / "target.onnx", target, longest, precision)
     if isinstance(models.condition, CaptionCondition):
         path = folder / "caption_projection.onnx"
         parts["caption_projection"] = write_caption_projection(path, target.caption_weights())
+    if precision != "fp32":
+        report("precision")
+        parts["target"] = _with_cost(folder, parts["target"], models)
     if models.draft is not None:
         report("draft")
-        parts["draft"] = write_draft(folder / "draft.onnx", models.draft, target.head(), request.max_draft_length)
+        parts["draft"] = write_draft(folder / "draft.onnx", models.draft, target.head(), longest, precision)
     report("image decoder")
     parts["image_decoder"] = write_image_decoder(folder / "image_decoder.onnx", models.tokenizer, target.shape.grid)
     if request.image_encoder:
@@ -164,15 +181,30 @@ def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: R
     return parts
 
 
-def _check_disk(out: Path, sources: Mapping[str, Checkpoint], models: _Models) -> None:
+def _with_cost(folder: Path, spec: TransformerSpec, models: _Models) -> TransformerSpec:
+    """The spec with what its precision costs, measured against an fp32 build that is thrown away again."""
+    embeddings = None
+    if isinstance(models.condition, CaptionCondition):
+        nothing = np.zeros((1, models.condition.slots, models.condition.feature_size), dtype=np.float32)
+        embeddings = OrtCaptionProjection(folder / "caption_projection.onnx").project(nothing)[1]
+    with TemporaryDirectory(dir=folder) as scratch:
+        path = Path(scratch) / "target.onnx"
+        exact = (path, write_target(path, models.target, 0))
+        cost = precision_cost(exact, (folder / "target.onnx", spec), models.condition, embeddings)
+    return spec.model_copy(update={"precision_cost": cost})
+
+
+def _check_disk(out: Path, sources: Mapping[str, Checkpoint], models: _Models, precision: str) -> None:
     shape = models.target.shape
     elements = sum(math.prod(tensor) for checkpoint in sources.values() for tensor in checkpoint.shapes.values())
     elements += shape.vocab * shape.hidden if models.draft else 0  # the draft has the target's head, too
+    # A reduced precision is built beside the fp32 build that it is compared with.
+    needed = elements * (4 if precision == "fp32" else 5)
     folder = next(path for path in out.absolute().parents if path.exists())
     free = shutil.disk_usage(folder).free
-    if 4 * elements > free:
+    if needed > free:
         raise BundleError(
-            f"{out}: the bundle needs about {4 * elements / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free there. "
+            f"{out}: the build needs about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free there. "
             "Free some space or choose another --out."
         )
 

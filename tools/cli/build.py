@@ -10,6 +10,7 @@ import typer
 
 from ...engines.manifest import Manifest
 from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, build_bundle
+from ...export.graph.linear import PRECISIONS
 from ...export.random_weights import SIZES, random_checkpoints
 from ...runtime.errors import InputError
 from .console import human_size, plain_table, stderr, stdout
@@ -33,6 +34,7 @@ def build(
     image_encoder: Annotated[
         bool, typer.Option("--image-encoder", help="Put the tokenizer's encoder into the bundle, too.")
     ] = False,
+    precision: Annotated[str, typer.Option(help=f"Of target and draft: {' or '.join(PRECISIONS)}.")] = "fp32",
     random_weights: Annotated[
         str | None,
         typer.Option(help=f"Instead of checkpoints, random weights of a released size: {', '.join(SIZES)}."),
@@ -49,6 +51,7 @@ def build(
         heads=heads,
         grid=grid,
         image_encoder=image_encoder,
+        precision=precision,
     )
     with stderr.status("build") as status:
         result = build_bundle(request, out, report=lambda stage: status.update(f"build: {stage}"))
@@ -59,6 +62,12 @@ def build(
     for note in result.notes:
         stderr.print(f"note: {note}", soft_wrap=True, markup=False)
     stdout.print(parts_table(result.manifest))
+    cost = result.manifest.target.precision_cost
+    if cost is not None:
+        stdout.print(
+            f"{precision} moves the target's next-token distribution by KL {cost.kl:.2g}, "
+            f"total variation {cost.tv:.2g} (mean of {cost.positions} positions)"
+        )
     stdout.print(f"built {out} in {seconds:.1f} s")
 
 
