@@ -9,6 +9,7 @@ from .backends import choose_backend
 from .bundle import Bundle
 from .manifest import GraphSpec
 from .ort import OrtCaptionProjection, OrtImageDecoder, OrtImageEncoder, OrtTransformer
+from .text import OrtTextEncoder
 
 
 class LoadedEngines:
@@ -28,10 +29,14 @@ class LoadedEngines:
         self.caption_projection = (
             OrtCaptionProjection(path(m.caption_projection), threads) if m.caption_projection else None
         )
+        self.text_encoder = None
+        if m.text_encoder is not None:
+            tokenizer = bundle.file(m.text_encoder.tokenizer)
+            self.text_encoder = OrtTextEncoder(path(m.text_encoder), tokenizer, m.prefix_length, threads)
 
     def close(self) -> None:
-        parts = (self.target, self.draft, self.image_decoder, self.image_encoder, self.caption_projection)
-        for engine in parts:
+        captions = (self.caption_projection, self.text_encoder)
+        for engine in (self.target, self.draft, self.image_decoder, self.image_encoder, *captions):
             if engine is not None:
                 engine.close()
 

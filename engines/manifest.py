@@ -66,6 +66,12 @@ class TransformerSpec(GraphSpec):
     positions: int = Field(ge=1, description="rows of the RoPE table: the longest sequence")
 
 
+class TextEncoderSpec(GraphSpec):
+    """The graph from tokens to text features. tokenizer: its `tokenizer.json`."""
+
+    tokenizer: FileRecord
+
+
 class ImageDecoderSpec(GraphSpec):
     """The graph from codes to pixels. image_size: (height, width)."""
 
@@ -96,6 +102,7 @@ class Manifest(_Part):
     image_decoder: ImageDecoderSpec
     image_encoder: GraphSpec | None = None
     caption_projection: GraphSpec | None = Field(None, description="only when the condition is a caption")
+    text_encoder: TextEncoderSpec | None = None
     sampling: SamplingConfig
     speculative: SpeculativeConfig
     sources: tuple[Source, ...]
@@ -109,9 +116,11 @@ class Manifest(_Part):
             "image decoder": self.image_decoder,
             "image encoder": self.image_encoder,
             "caption projection": self.caption_projection,
+            "text encoder": self.text_encoder,
         }
         return {name: part for name, part in parts.items() if part is not None}
 
     def files(self) -> list[FileRecord]:
         """All files the bundle must have beside the manifest."""
-        return [record for part in self.parts().values() for record in part.files]
+        records = [record for part in self.parts().values() for record in part.files]
+        return [*records, self.text_encoder.tokenizer] if self.text_encoder else records

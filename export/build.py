@@ -27,14 +27,22 @@ from .graph.caption_projection import write_caption_projection
 from .graph.image_decoder import write_image_decoder
 from .graph.image_encoder import write_image_encoder
 from .graph.linear import PRECISIONS
+from .graph.text_encoder import write_text_encoder
 from .graph.transformer import write_draft, write_target
 from .llamagen import SAMPLING, LlamaGenTarget
 from .locate import open_checkpoint, read_json
 from .precision_cost import precision_cost
+from .t5 import EMBEDDINGS, TOKENIZER, T5Encoder
 from .vq import NOT_DECODING, VqTokenizer
 
 CLASS_NAMES = "class_names.json"
 DEFAULT_MAX_DRAFT = 16
+
+# Tensors that belong into the file and not into the bundle.
+KNOWN_EXTRAS = {
+    "image_decoder": NOT_DECODING,
+    "text_encoder": ("decoder.", "lm_head.", *EMBEDDINGS),
+}
 
 Report = Callable[[str], None]
 
@@ -46,7 +54,8 @@ class BuildRequest:
     max_draft_length: the longest draft the bundle has cache room for. class_names: JSON list; default:
     `class_names.json` beside the target. heads, grid: attention heads and image tokens per side, where the target's
     checkpoint does not say. image_encoder: put the tokenizer's encoder side into the bundle, too. precision: of the
-    matrices of target and draft, a name in `graph.linear.PRECISIONS`.
+    matrices of target and draft, a name in `graph.linear.PRECISIONS`. text_encoder: a T5 in a transformers folder, for
+    targets that take captions.
     """
 
     target: Path | Checkpoint
@@ -58,6 +67,7 @@ class BuildRequest:
     grid: int | None = None
     image_encoder: bool = False
     precision: str = "fp32"
+    text_encoder: Path | Checkpoint | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,7 @@ class _Models:
     target: LlamaGenTarget
     draft: EagleDraft | None
     tokenizer: VqTokenizer
+    text_encoder: T5Encoder | None
     condition: Condition
 
 
@@ -128,11 +139,11 @@ def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage
 
 
 def _open_sources(request: BuildRequest) -> dict[str, Checkpoint]:
-    given = {"target": request.target, "draft": request.draft, "image_decoder": request.image_decoder}
+    roles = ("target", "draft", "image_decoder", "text_encoder")
+    companions = {"target": (CLASS_NAMES,), "text_encoder": (TOKENIZER,)}
+    given = {role: getattr(request, role) for role in roles}
     return {
-        role: source
-        if isinstance(source, Checkpoint)
-        else open_checkpoint(source, (CLASS_NAMES,) if role == "target" else ())
+        role: source if isinstance(source, Checkpoint) else open_checkpoint(source, companions.get(role, ()))
         for role, source in given.items()
         if source is not None
     }
@@ -144,7 +155,12 @@ def _read_models(request: BuildRequest, sources: Mapping[str, Checkpoint]) -> _M
     tokenizer = VqTokenizer(sources["image_decoder"], target.shape.vocab)
     if request.image_encoder:
         tokenizer.require_encoder()
-    return _Models(target, draft, tokenizer, _condition(request, target))
+    text_encoder = None
+    if "text_encoder" in sources:
+        if target.num_classes:
+            raise InputError("text_encoder is given, and this target takes classes. Build without it.")
+        text_encoder = T5Encoder(sources["text_encoder"], target.feature_size)
+    return _Models(target, draft, tokenizer, text_encoder, _condition(request, target))
 
 
 def _options(request: BuildRequest) -> dict[str, object]:
@@ -167,6 +183,10 @@ def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: R
     if isinstance(models.condition, CaptionCondition):
         path = folder / "caption_projection.onnx"
         parts["caption_projection"] = write_caption_projection(path, target.caption_weights())
+    if models.text_encoder is not None:
+        report("text encoder")
+        path = folder / "text_encoder.onnx"
+        parts["text_encoder"] = write_text_encoder(path, models.text_encoder, target.shape.zero_rows)
     if precision != "fp32":
         report("precision")
         parts["target"] = _with_cost(folder, parts["target"], models)
@@ -212,8 +232,7 @@ def _check_disk(out: Path, sources: Mapping[str, Checkpoint], models: _Models, p
 def _notes(sources: Mapping[str, Checkpoint], models: _Models) -> tuple[str, ...]:
     notes = list(models.target.assumptions)
     for role, checkpoint in sources.items():
-        known = NOT_DECODING if role == "image_decoder" else ()
-        unused = [name for name in checkpoint.unused() if not name.startswith(known)]
+        unused = [name for name in checkpoint.unused() if not name.startswith(KNOWN_EXTRAS.get(role, ()))]
         if unused:
             notes.append(f"{checkpoint.path}: ignored {len(unused)} tensors that no {role} has: {listed(unused)}.")
     return tuple(notes)

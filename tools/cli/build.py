@@ -23,6 +23,9 @@ def build(
         Path | None, typer.Option(help="VQ tokenizer checkpoint: a file, or a folder with it.")
     ] = None,
     draft: Annotated[Path | None, typer.Option(help="EAGLE draft: its folder. Without it only rule `ar` runs.")] = None,
+    text_encoder: Annotated[
+        Path | None, typer.Option(help="T5 folder, for targets that take captions. Without it captions come encoded.")
+    ] = None,
     max_draft: Annotated[
         int, typer.Option(min=0, help="Longest draft the bundle has cache room for.")
     ] = DEFAULT_MAX_DRAFT,
@@ -43,7 +46,8 @@ def build(
 ) -> None:
     """Turn checkpoints into a bundle. Does nothing when the bundle is already there and intact."""
     start = time.perf_counter()
-    sources = _sources({"target": target, "image_decoder": image_decoder, "draft": draft}, random_weights, seed)
+    given = {"target": target, "image_decoder": image_decoder, "draft": draft, "text_encoder": text_encoder}
+    sources = _sources(given, random_weights, seed)
     request = BuildRequest(
         **sources,
         max_draft_length=max_draft,

@@ -31,6 +31,9 @@ def generate(
     classes: Annotated[
         list[str] | None, typer.Option("--class", "-c", help="Class name or id; may be repeated.")
     ] = None,
+    captions: Annotated[
+        list[str] | None, typer.Option("--caption", help="What to paint, in words; may be repeated.")
+    ] = None,
     caption_features: Annotated[
         Path | None, typer.Option(help="Encoded captions, an .npz with [captions, tokens, width] and their mask.")
     ] = None,
@@ -81,7 +84,7 @@ def generate(
     """Generate pictures of classes, or of captions."""
     folder = out.parent if out.suffix.lower() == ".png" else out
     with Pipeline.load(bundle, backend, threads=threads) as pipeline, writable_folder(folder, "--out"):
-        prompts, count = _prompts(pipeline, classes or [], caption_features)
+        prompts, count = _prompts(pipeline, classes or [], captions or [], caption_features)
         if folder != out and not grid and count * images > 1:
             raise InputError(f"--out {out}: one file for {count * images} pictures. Add --grid, or give a folder.")
         speculation = {"rule": rule, "delta": delta, "nu": nu, "draft_length": draft_length, **_floor(floor)}
@@ -106,17 +109,21 @@ def generate(
         _print_summary(result, written)
 
 
-def _prompts(pipeline: Pipeline, classes: list[str], caption_features: Path | None) -> tuple[dict[str, Any], int]:
-    """What `Pipeline.generate` takes of the two options, and how many prompts that is."""
+def _prompts(
+    pipeline: Pipeline, classes: list[str], captions: list[str], caption_features: Path | None
+) -> tuple[dict[str, Any], int]:
+    """What `Pipeline.generate` takes of the three options, and how many prompts that is."""
     names = pipeline.info.class_names
-    if names and caption_features is None:
+    if names and caption_features is None and not captions:
         if not classes:
             raise InputError("--class is missing. `coolsd-trt inspect BUNDLE --classes` lists this model's classes.")
         return {"class_ids": [resolve_class(text, names) for text in classes]}, len(classes)
     if names:
-        raise InputError("--caption-features is given, and this model takes classes. Use --class instead.")
-    if classes or caption_features is None:
-        raise InputError("this model takes captions, not classes. Use --caption-features FILE.npz.")
+        raise InputError("this model takes classes, not captions. Use --class.")
+    if classes or bool(captions) == (caption_features is not None):
+        raise InputError("this model takes captions, not classes. Use either --caption or --caption-features FILE.npz.")
+    if caption_features is None:
+        return {"captions": captions}, len(captions)
     features, mask = read_caption_features(caption_features)
     return {"caption_features": features, "caption_mask": mask}, len(features)
 
@@ -177,8 +184,8 @@ def _save(result: GenerationResult, out: Path, grid: bool) -> list[Path]:
         return [out]
     paths = []
     for image, parameters in zip(result.images, result.parameters, strict=True):
-        subject = parameters.get("class") or f"caption {parameters['caption']}"
-        slug = re.sub(r"[^a-z0-9]+", "-", subject.casefold()).strip("-")
+        subject = str(parameters.get("class", f"caption {parameters.get('caption')}"))
+        slug = re.sub(r"[^a-z0-9]+", "-", subject.casefold())[:60].strip("-")
         paths.append(out / f"{slug}-seed{parameters['seed']}-{parameters['index']}.png")
         save_png(paths[-1], image, parameters)
     return paths
