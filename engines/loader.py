@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..runtime.protocols import ModelInfo
 from .backends import choose_backend
@@ -33,6 +37,12 @@ class LoadedEngines:
         if m.text_encoder is not None:
             tokenizer = bundle.file(m.text_encoder.tokenizer)
             self.text_encoder = OrtTextEncoder(path(m.text_encoder), tokenizer, m.prefix_length, threads)
+        self._neighbors = bundle.file(m.neighbors) if m.neighbors else None
+
+    @cached_property
+    def neighbors(self) -> NDArray[np.uint16] | None:
+        """[V, K], mapped from the bundle when first asked for."""
+        return np.load(self._neighbors, mmap_mode="r") if self._neighbors else None
 
     def close(self) -> None:
         captions = (self.caption_projection, self.text_encoder)

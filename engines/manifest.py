@@ -10,6 +10,8 @@ from ..runtime.condition import Condition
 from ..runtime.config import SamplingConfig, SpeculativeConfig
 
 SCHEMA_VERSION = 1
+# How a graph writes its cache and attends, see `export.graph.attention`.
+LoweringName = Literal["tensor_scatter", "portable"]
 MANIFEST_NAME = "manifest.json"
 
 
@@ -56,7 +58,7 @@ class TransformerSpec(GraphSpec):
     """A target or draft graph, with the sizes its caches are allocated from. precision_cost: against fp32, for targets
     of reduced precision."""
 
-    lowering: Literal["tensor_scatter"] = "tensor_scatter"
+    lowering: LoweringName
     layers: int = Field(ge=1)
     kv_heads: int = Field(ge=1)
     head_dim: int = Field(ge=2)
@@ -103,6 +105,7 @@ class Manifest(_Part):
     image_encoder: GraphSpec | None = None
     caption_projection: GraphSpec | None = Field(None, description="only when the condition is a caption")
     text_encoder: TextEncoderSpec | None = None
+    neighbors: FileRecord | None = None
     sampling: SamplingConfig
     speculative: SpeculativeConfig
     sources: tuple[Source, ...]
@@ -123,4 +126,6 @@ class Manifest(_Part):
     def files(self) -> list[FileRecord]:
         """All files the bundle must have beside the manifest."""
         records = [record for part in self.parts().values() for record in part.files]
-        return [*records, self.text_encoder.tokenizer] if self.text_encoder else records
+        if self.text_encoder:
+            records.append(self.text_encoder.tokenizer)
+        return [*records, self.neighbors] if self.neighbors else records

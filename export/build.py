@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..engines.backends import choose_backend
+from ..engines.backends import choose_backend, onnxruntime_has_tensor_scatter
 from ..engines.bundle import write_bundle
-from ..engines.manifest import MANIFEST_NAME, Manifest, Source, TransformerSpec
+from ..engines.manifest import MANIFEST_NAME, LoweringName, Manifest, Source, TransformerSpec
 from ..engines.ort import OrtCaptionProjection
 from ..runtime.condition import CaptionCondition, ClassCondition, Condition
 from ..runtime.config import SamplingConfig, SpeculativeConfig
@@ -31,6 +31,7 @@ from .graph.text_encoder import write_text_encoder
 from .graph.transformer import write_draft, write_target
 from .llamagen import SAMPLING, LlamaGenTarget
 from .locate import open_checkpoint, read_json
+from .neighbors import DEFAULT_COLUMNS, write_neighbors
 from .precision_cost import precision_cost
 from .t5 import EMBEDDINGS, TOKENIZER, T5Encoder
 from .vq import NOT_DECODING, VqTokenizer
@@ -52,10 +53,11 @@ class BuildRequest:
     """What to build. target, draft, image_decoder: checkpoint files or folders, or checkpoints that are open.
 
     max_draft_length: the longest draft the bundle has cache room for. class_names: JSON list; default:
-    `class_names.json` beside the target. heads, grid: attention heads and image tokens per side, where the target's
-    checkpoint does not say. image_encoder: put the tokenizer's encoder side into the bundle, too. precision: of the
-    matrices of target and draft, a name in `graph.linear.PRECISIONS`. text_encoder: a T5 in a transformers folder, for
-    targets that take captions.
+    `class_names.json` beside the target. lowering: how graphs write the cache and attend; None: what suits the
+    installed onnxruntime. heads, grid: attention heads and image tokens per side, where the target's checkpoint does
+    not say. image_encoder: put the tokenizer's encoder side into the bundle, too. neighbors: columns of LANTERN's
+    neighbour table, 0 leaves it out. precision: of the matrices of target and draft, a name in
+    `graph.linear.PRECISIONS`. text_encoder: a T5 in a transformers folder, for targets that take captions.
     """
 
     target: Path | Checkpoint
@@ -63,6 +65,8 @@ class BuildRequest:
     draft: Path | Checkpoint | None = None
     max_draft_length: int = DEFAULT_MAX_DRAFT
     class_names: Path | None = None
+    lowering: LoweringName | None = None
+    neighbors: int = DEFAULT_COLUMNS
     heads: int | None = None
     grid: int | None = None
     image_encoder: bool = False
@@ -103,7 +107,11 @@ def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage
         raise InputError(f"precision = {request.precision!r}. Expected one of: {', '.join(PRECISIONS)}.")
     if request.precision != "fp32":
         choose_backend("ort-cpu")  # its cost is measured
+    if request.neighbors < 0:
+        raise InputError(f"neighbors = {request.neighbors}: it must be at least 0.")
     report("read")
+    if request.lowering is None:
+        request = replace(request, lowering="tensor_scatter" if onnxruntime_has_tensor_scatter() else "portable")
     sources = _open_sources(request)
     models = _read_models(request, sources)
     fingerprints = {role: checkpoint.fingerprint() for role, checkpoint in sources.items()}
@@ -166,20 +174,23 @@ def _read_models(request: BuildRequest, sources: Mapping[str, Checkpoint]) -> _M
 def _options(request: BuildRequest) -> dict[str, object]:
     return {
         "max_draft_length": request.max_draft_length,
+        "lowering": request.lowering,
         "class_names": read_json(request.class_names) if request.class_names else None,
         "heads": request.heads,
         "grid": request.grid,
         "image_encoder": request.image_encoder,
         "precision": request.precision,
+        "neighbors": request.neighbors,
     }
 
 
 def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: Report) -> dict[str, Any]:
-    """Specs of the graphs, by their fields of `Manifest`."""
-    target, longest, precision = models.target, request.max_draft_length, request.precision
+    """Specs of the graphs, and of the neighbour table, by their fields of `Manifest`."""
+    target, max_draft, precision = models.target, request.max_draft_length, request.precision
+    lowering = request.lowering or "tensor_scatter"
     parts: dict[str, Any] = {}
     report("target")
-    parts["target"] = write_target(folder / "target.onnx", target, longest, precision)
+    parts["target"] = write_target(folder / "target.onnx", target, max_draft, lowering, precision)
     if isinstance(models.condition, CaptionCondition):
         path = folder / "caption_projection.onnx"
         parts["caption_projection"] = write_caption_projection(path, target.caption_weights())
@@ -192,12 +203,17 @@ def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: R
         parts["target"] = _with_cost(folder, parts["target"], models)
     if models.draft is not None:
         report("draft")
-        parts["draft"] = write_draft(folder / "draft.onnx", models.draft, target.head(), longest, precision)
+        head = target.head()
+        parts["draft"] = write_draft(folder / "draft.onnx", models.draft, head, max_draft, lowering, precision)
     report("image decoder")
     parts["image_decoder"] = write_image_decoder(folder / "image_decoder.onnx", models.tokenizer, target.shape.grid)
     if request.image_encoder:
         report("image encoder")
         parts["image_encoder"] = write_image_encoder(folder / "image_encoder.onnx", models.tokenizer)
+    if request.neighbors:
+        report("neighbours")
+        rows = models.tokenizer.tensor("quantize.embedding.weight")
+        parts["neighbors"] = write_neighbors(folder / "neighbors.npy", rows, request.neighbors)
     return parts
 
 
@@ -209,7 +225,7 @@ def _with_cost(folder: Path, spec: TransformerSpec, models: _Models) -> Transfor
         embeddings = OrtCaptionProjection(folder / "caption_projection.onnx").project(nothing)[1]
     with TemporaryDirectory(dir=folder) as scratch:
         path = Path(scratch) / "target.onnx"
-        exact = (path, write_target(path, models.target, 0))
+        exact = (path, write_target(path, models.target, 0, spec.lowering))
         cost = precision_cost(exact, (folder / "target.onnx", spec), models.condition, embeddings)
     return spec.model_copy(update={"precision_cost": cost})
 

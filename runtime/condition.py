@@ -67,8 +67,8 @@ class Prompt:
 
     @property
     def visible(self) -> NDArray[np.bool_]:
-        row: NDArray[np.bool_] = self.mask[-1]
-        return row
+        last_row: NDArray[np.bool_] = self.mask[-1]
+        return last_row
 
 
 def class_prompts(condition: ClassCondition, class_ids: Sequence[int]) -> list[Prompt]:

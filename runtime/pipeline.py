@@ -12,8 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .acceptance import Acceptance, Relaxation
 from .condition import CaptionCondition, CaptionProjection, ClassCondition, Prompt, caption_prompts, class_prompts
-from .config import SamplingConfig, SpeculativeConfig
+from .config import DYNAMIC, SamplingConfig, SpeculativeConfig
+from .drafting import Drafter, NoDraft, StaticDrafter
+from .dynamic import DynamicDrafter
 from .errors import Cancelled, InputError
 from .images import from_uint8, to_uint8
 from .protocols import Engines, ModelInfo
@@ -22,7 +25,7 @@ from .round import SpeculativeDecoder
 from .rules import get_rule
 from .sampling import image_generator
 from .sequence import Batch, ImageSequence
-from .stats import ImageStats, Progress
+from .stats import Progress
 
 
 class CancelEvent(Protocol):
@@ -96,47 +99,33 @@ class Pipeline:
         Raises: InputError for a bad value (before anything runs); Cancelled.
         """
         start = time.perf_counter()
-        chosen = {
-            "cfg_scale": cfg_scale,
-            "cfg_interval": cfg_interval,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-        }
-        defaults = self.info.sampling.model_dump()
-        sampling = SamplingConfig(**{**defaults, **{k: v for k, v in chosen.items() if v is not None}})
+        sampling = self._sampling(
+            cfg_scale=cfg_scale, cfg_interval=cfg_interval, temperature=temperature, top_k=top_k, top_p=top_p
+        )
         speculative = speculative or self.info.speculative
         _check_call(images_per_prompt=(images_per_prompt, 1), batch_size=(batch_size, 1))
         _check_call(seed=(seed, 0), first_index=(first_index, 0))
-        omega = self._schedule(speculative, sampling)
+        rules = self._acceptances(speculative, sampling)
+        drafter = self._drafter(speculative, sampling)
         prompts = self._prompts(class_ids, captions, caption_features, caption_mask)
         sequences = [
-            ImageSequence(prompt, self.info.n_tokens, image_generator(seed, first_index + i), len(omega))
+            ImageSequence(prompt, self.info.n_tokens, image_generator(seed, first_index + i), drafter.depth)
             for i, prompt in enumerate(prompt for prompt in prompts for _ in range(images_per_prompt))
         ]
-        decoder = SpeculativeDecoder(self._engines.target, self._engines.draft if len(omega) else None, sampling, omega)
+        decoder = SpeculativeDecoder(self._engines.target, drafter, sampling, rules)
         report = _Reporter(sequences, progress, cancel, start)
         for first in range(0, len(sequences), batch_size):
             self._decode_tokens(decoder, sequences[first : first + batch_size], report)
-        tokens = np.stack([sequence.tokens for sequence in sequences])
-        stats = [sequence.stats for sequence in sequences]
-        images = [self._decode_pixels(decoder, row, s) for row, s in zip(tokens, stats, strict=True)]
+        settings = {"model": self.info.name, "seed": seed, **sampling.model_dump(), **speculative.model_dump()}
         return GenerationResult(
-            images=images,
-            tokens=tokens,
-            stats=stats,
+            images=[self._decode_pixels(decoder, sequence) for sequence in sequences],
+            tokens=np.stack([sequence.tokens for sequence in sequences]),
+            stats=[sequence.stats for sequence in sequences],
             parameters=[
-                {
-                    "model": self.info.name,
-                    **sequence.prompt.parameters,
-                    "seed": seed,
-                    "index": first_index + i,
-                    **sampling.model_dump(),
-                    **speculative.model_dump(),
-                }
+                {**sequence.prompt.parameters, "index": first_index + i, **settings}
                 for i, sequence in enumerate(sequences)
             ],
-            lossy=bool((omega > 1).any()),
+            lossy=any(rule.lossy for rule in rules),
             seconds=time.perf_counter() - start,
         )
 
@@ -171,9 +160,9 @@ class Pipeline:
     def _decode_tokens(self, decoder: SpeculativeDecoder, sequences: list[ImageSequence], report: _Reporter) -> None:
         branches = 2 if decoder.sampling.guided else 1
         batch = Batch(list(sequences), branches)
-        # A round's padded tokens may write up to L positions past the image.
-        cache_length = self.info.prefix_length + self.info.n_tokens + len(decoder.omega)
-        for engine in (decoder.target, decoder.draft):
+        # A round may write all nodes of a tree past the image.
+        cache_length = self.info.prefix_length + self.info.n_tokens + decoder.drafter.size - 1
+        for engine in (decoder.target, decoder.drafter.draft):
             if engine is not None:
                 engine.allocate(len(batch) * branches, cache_length)
         report.check_cancel()
@@ -218,27 +207,41 @@ class Pipeline:
         prompts = caption_prompts(condition, projection, *encoder.encode(captions))
         return [replace(prompt, parameters={"caption": text}) for prompt, text in zip(prompts, captions, strict=True)]
 
-    def _decode_pixels(
-        self, decoder: SpeculativeDecoder, tokens: NDArray[np.int64], stats: ImageStats
-    ) -> NDArray[np.uint8]:
-        with decoder.clock.phase("decode", [stats]):
-            image: NDArray[np.uint8] = to_uint8(self._engines.image_decoder.decode(tokens[None]))[0]
+    def _decode_pixels(self, decoder: SpeculativeDecoder, sequence: ImageSequence) -> NDArray[np.uint8]:
+        with decoder.clock.phase("decode", [sequence.stats]):
+            image: NDArray[np.uint8] = to_uint8(self._engines.image_decoder.decode(sequence.tokens[None]))[0]
             return image
 
-    def _schedule(self, speculative: SpeculativeConfig, sampling: SamplingConfig) -> NDArray[np.float64]:
-        omega = get_rule(speculative.rule).schedule(speculative)
-        if len(omega) and self._engines.draft is None:
+    def _sampling(self, **chosen: float | None) -> SamplingConfig:
+        """The bundle's defaults with what is not None instead."""
+        return SamplingConfig(
+            **{**self.info.sampling.model_dump(), **{name: v for name, v in chosen.items() if v is not None}}
+        )
+
+    def _acceptances(self, speculative: SpeculativeConfig, sampling: SamplingConfig) -> list[Acceptance]:
+        rules = get_rule(speculative.rule).acceptances(speculative, self._engines.neighbors)
+        # Greedy acceptance is equality with the argmax, whatever the rule.
+        return [Relaxation(1.0) for _ in rules] if sampling.greedy else rules
+
+    def _drafter(self, speculative: SpeculativeConfig, sampling: SamplingConfig) -> Drafter:
+        if not get_rule(speculative.rule).drafts:
+            return NoDraft()
+        if self._engines.draft is None:
             raise InputError(
                 f"rule = {speculative.rule!r} needs a draft, and this bundle has none. "
                 "Use rule 'ar', or build the bundle again with --draft."
             )
-        if len(omega) > self.info.max_draft_length:
+        depth, most = speculative.depth, self.info.max_draft_length
+        if depth > most:
+            name = "draft_length" if speculative.tree in (None, DYNAMIC) else "tree of depth"
             raise InputError(
-                f"draft_length = {len(omega)}: the bundle's KV cache has {self.info.max_draft_length} spare positions. "
-                f"Use at most {self.info.max_draft_length}, or build the bundle again with a larger --max-draft."
+                f"{name} = {depth}: the bundle's KV cache has {most} spare positions. "
+                f"Use at most {most}, or build the bundle again with a larger --max-draft."
             )
-        # Greedy acceptance is equality with the argmax: the schedule does not apply.
-        return np.ones_like(omega) if sampling.greedy else omega
+        tree = speculative.static_tree
+        if tree is None:
+            return DynamicDrafter(self._engines.draft, depth, sampling)
+        return StaticDrafter(self._engines.draft, tree, sampling)
 
 
 def _check_call(**least: tuple[int, int]) -> None:

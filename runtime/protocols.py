@@ -80,6 +80,9 @@ class CachedTransformer(Protocol):
     def copy_row(self, source: int, destination: int) -> None:
         """Copy one row's cache over another's."""
 
+    def compact(self, row: int, sources: NDArray[np.int64], destination: int) -> None:
+        """Move a row's cache entries at positions `sources` to `destination`, `destination + 1`, ..."""
+
 
 class ImageDecoder(Protocol):
     """Image tokens to pixels."""
@@ -128,6 +131,10 @@ class Engines(Protocol):
 
     @property
     def text_encoder(self) -> TextEncoder | None: ...
+
+    @property
+    def neighbors(self) -> NDArray[np.uint16] | None:
+        """[V, K] each code's nearest other codes, nearest first; None in a bundle without the table. May be mapped."""
 
     def close(self) -> None:
         """Free everything; calling it twice is fine."""

@@ -18,7 +18,8 @@ def combine_cfg(cond: FloatArray, uncond: FloatArray, scale: float) -> FloatArra
 
     Args: cond, uncond [..., V]. Returns [..., V] in the dtype of the inputs.
     """
-    return uncond + cond.dtype.type(scale) * (cond - uncond)
+    combined: FloatArray = uncond + cond.dtype.type(scale) * (cond - uncond)
+    return combined
 
 
 def warp(logits: FloatArray, sampling: SamplingConfig) -> NDArray[np.float64]:
@@ -49,14 +50,16 @@ def warp(logits: FloatArray, sampling: SamplingConfig) -> NDArray[np.float64]:
 
 def softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Softmax over the last axis; -inf becomes exactly 0. Shape is kept."""
-    weights = np.exp(x - x.max(axis=-1, keepdims=True))
+    weights: NDArray[np.float64] = np.exp(x - x.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     return weights
 
 
 def one_hot(indices: NDArray[np.integer[Any]], size: int) -> NDArray[np.float64]:
     """[...] indices -> [..., size] float64 with a single 1 per row."""
-    return np.eye(size)[indices]
+    rows = np.zeros((*indices.shape, size))
+    np.put_along_axis(rows, indices[..., None], 1.0, axis=-1)
+    return rows
 
 
 def _keep_top_k(x: NDArray[np.float64], k: int) -> None:

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from coolsd_trt.engines.backends import onnxruntime_has_tensor_scatter
 from coolsd_trt.export.checkpoint import Checkpoint, Shape
 from coolsd_trt.export.eagle import draft_shapes
 from coolsd_trt.export.llamagen import target_shapes
 from coolsd_trt.export.naming import HF, LLAMAGEN, TargetNames
 from coolsd_trt.export.random_weights import tokenizer_shapes
 from coolsd_trt.export.weights import TransformerShape
+
+LOWERING = "tensor_scatter" if onnxruntime_has_tensor_scatter() else "portable"
 
 Tensors = dict[str, np.ndarray]
 

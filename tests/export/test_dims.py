@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from .models import (
+    LOWERING,
     ArrayCheckpoint,
     draft_tensors,
     shape,
@@ -49,7 +50,7 @@ def test_class_conditional_targets(s, hf: bool, tmp_path: Path) -> None:
     named = to_hf_names(tensors, s) if hf else tensors
     target = LlamaGenTarget(ArrayCheckpoint(named, target_config(s)))
     assert (target.shape, target.num_classes, target.family) == (s, 3, "llamagen-c2i")
-    engine = OrtTransformer(tmp_path / "t.onnx", write_target(tmp_path / "t.onnx", target, 2), threads=1)
+    engine = OrtTransformer(tmp_path / "t.onnx", write_target(tmp_path / "t.onnx", target, 2, LOWERING), threads=1)
 
     ids = np.random.default_rng(1).integers(0, s.vocab, (2, s.grid[0] * s.grid[1]))
     ids[:, 0] = s.vocab + np.array([1, 3])  # a class, and the null class
@@ -70,7 +71,7 @@ def test_text_conditional_targets(s, slots: int, width: int, tmp_path: Path) -> 
     tensors = target_tensors(s, classes=0, width=width)
     target = LlamaGenTarget(ArrayCheckpoint(tensors, target_config(s)))
     assert (target.shape, target.num_classes, target.feature_size) == (s, 0, width)
-    engine = OrtTransformer(tmp_path / "t.onnx", write_target(tmp_path / "t.onnx", target, 2), threads=1)
+    engine = OrtTransformer(tmp_path / "t.onnx", write_target(tmp_path / "t.onnx", target, 2, LOWERING), threads=1)
 
     rng = np.random.default_rng(1)
     ids = rng.integers(0, s.vocab, (1, slots + 3))
@@ -108,7 +109,7 @@ def test_drafts_of_several_layers_have_an_input_norm_after_the_first(layers: int
     assert ("layers.1.input_layernorm.weight" in tensors) == (layers == 2)
     assert "layers.0.input_layernorm.weight" not in tensors
     draft = EagleDraft(ArrayCheckpoint(tensors), s)
-    spec = write_draft(tmp_path / "d.onnx", draft, target_tensors(s)["output.weight"], 2)
+    spec = write_draft(tmp_path / "d.onnx", draft, target_tensors(s)["output.weight"], 2, LOWERING)
     assert (spec.layers, draft.shape.zero_rows) == (layers, 0)
 
 

@@ -15,7 +15,7 @@ from coolsd_trt.export.llamagen import LlamaGenTarget
 from coolsd_trt.runtime import InputError, Pipeline, SpeculativeConfig
 from coolsd_trt.runtime.stepping import chain_step
 
-from .models import ArrayCheckpoint, draft_tensors, shape, target_config, target_tensors, tokenizer_tensors
+from .models import LOWERING, ArrayCheckpoint, draft_tensors, shape, target_config, target_tensors, tokenizer_tensors
 
 S = shape(heads=4, kv_heads=2, layers=3, ffn=64, vocab=40)
 
@@ -50,7 +50,7 @@ def test_a_build_measures_what_int8_costs(sources: dict[str, ArrayCheckpoint], t
 
 def test_a_tokens_logits_depend_on_neither_batch_nor_pass(tmp_path: Path) -> None:
     target = LlamaGenTarget(ArrayCheckpoint(target_tensors(S), target_config(S)))
-    spec = write_target(tmp_path / "t.onnx", target, 2, "int8")
+    spec = write_target(tmp_path / "t.onnx", target, 2, LOWERING, "int8")
     ids = np.random.default_rng(0).integers(0, 40, (3, 8))
     engine = OrtTransformer(tmp_path / "t.onnx", spec, threads=1)
     engine.allocate(3, 9)

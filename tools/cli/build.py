@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ...engines.manifest import Manifest
+from ...engines.manifest import LoweringName, Manifest
 from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, build_bundle
 from ...export.graph.linear import PRECISIONS
+from ...export.neighbors import DEFAULT_COLUMNS
 from ...export.random_weights import SIZES, random_checkpoints
 from ...runtime.errors import InputError
 from .console import human_size, plain_table, stderr, stdout
@@ -32,12 +33,19 @@ def build(
     class_names: Annotated[
         Path | None, typer.Option(help="JSON list of class names; default: class_names.json beside the target.")
     ] = None,
+    lowering: Annotated[
+        LoweringName | None,
+        typer.Option(help="How graphs write the cache and attend; default: what suits the installed onnxruntime."),
+    ] = None,
     heads: Annotated[int | None, typer.Option(min=1, help="Attention heads, if the target does not say.")] = None,
     grid: Annotated[int | None, typer.Option(min=1, help="Image tokens per side, if the target does not say.")] = None,
     image_encoder: Annotated[
         bool, typer.Option("--image-encoder", help="Put the tokenizer's encoder into the bundle, too.")
     ] = False,
     precision: Annotated[str, typer.Option(help=f"Of target and draft: {' or '.join(PRECISIONS)}.")] = "fp32",
+    neighbors: Annotated[
+        int, typer.Option(min=0, help="Nearest codes kept of each code, for the LANTERN rules; 0 = none.")
+    ] = DEFAULT_COLUMNS,
     random_weights: Annotated[
         str | None,
         typer.Option(help=f"Instead of checkpoints, random weights of a released size: {', '.join(SIZES)}."),
@@ -52,10 +60,12 @@ def build(
         **sources,
         max_draft_length=max_draft,
         class_names=class_names,
+        lowering=lowering,
         heads=heads,
         grid=grid,
         image_encoder=image_encoder,
         precision=precision,
+        neighbors=neighbors,
     )
     with stderr.status("build") as status:
         result = build_bundle(request, out, report=lambda stage: status.update(f"build: {stage}"))
