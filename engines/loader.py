@@ -13,6 +13,7 @@ from .backends import choose_backend
 from .bundle import Bundle
 from .manifest import GraphSpec
 from .ort import OrtCaptionProjection, OrtImageDecoder, OrtImageEncoder, OrtTransformer
+from .text import OrtTextEncoder
 
 
 class LoadedEngines:
@@ -32,6 +33,10 @@ class LoadedEngines:
         self.caption_projection = (
             OrtCaptionProjection(path(m.caption_projection), threads) if m.caption_projection else None
         )
+        self.text_encoder = None
+        if m.text_encoder is not None:
+            tokenizer = bundle.file(m.text_encoder.tokenizer)
+            self.text_encoder = OrtTextEncoder(path(m.text_encoder), tokenizer, m.prefix_length, threads)
         self._neighbors = bundle.file(m.neighbors) if m.neighbors else None
 
     @cached_property
@@ -40,8 +45,8 @@ class LoadedEngines:
         return np.load(self._neighbors, mmap_mode="r") if self._neighbors else None
 
     def close(self) -> None:
-        parts = (self.target, self.draft, self.image_decoder, self.image_encoder, self.caption_projection)
-        for engine in parts:
+        captions = (self.caption_projection, self.text_encoder)
+        for engine in (self.target, self.draft, self.image_decoder, self.image_encoder, *captions):
             if engine is not None:
                 engine.close()
 

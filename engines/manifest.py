@@ -39,14 +39,24 @@ class GraphSpec(_Part):
     """A graph: its files (the .onnx first), its inputs and outputs."""
 
     files: tuple[FileRecord, ...] = Field(min_length=1)
-    precision: Literal["fp32"] = "fp32"
+    precision: Literal["fp32", "int8"] = "fp32"
     parameters: int = Field(ge=1)
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
 
 
+class PrecisionCost(_Part):
+    """How far a reduced precision moves the next-token distribution, on average over positions: KL divergence in nats,
+    and total variation."""
+
+    kl: float
+    tv: float
+    positions: int
+
+
 class TransformerSpec(GraphSpec):
-    """A target or draft graph, with the sizes its caches are allocated from."""
+    """A target or draft graph, with the sizes its caches are allocated from. precision_cost: against fp32, for targets
+    of reduced precision."""
 
     lowering: LoweringName
     layers: int = Field(ge=1)
@@ -54,7 +64,14 @@ class TransformerSpec(GraphSpec):
     head_dim: int = Field(ge=2)
     hidden_size: int = Field(ge=1)
     vocab_size: int = Field(ge=1)
+    precision_cost: PrecisionCost | None = None
     positions: int = Field(ge=1, description="rows of the RoPE table: the longest sequence")
+
+
+class TextEncoderSpec(GraphSpec):
+    """The graph from tokens to text features. tokenizer: its `tokenizer.json`."""
+
+    tokenizer: FileRecord
 
 
 class ImageDecoderSpec(GraphSpec):
@@ -87,6 +104,7 @@ class Manifest(_Part):
     image_decoder: ImageDecoderSpec
     image_encoder: GraphSpec | None = None
     caption_projection: GraphSpec | None = Field(None, description="only when the condition is a caption")
+    text_encoder: TextEncoderSpec | None = None
     neighbors: FileRecord | None = None
     sampling: SamplingConfig
     speculative: SpeculativeConfig
@@ -101,10 +119,13 @@ class Manifest(_Part):
             "image decoder": self.image_decoder,
             "image encoder": self.image_encoder,
             "caption projection": self.caption_projection,
+            "text encoder": self.text_encoder,
         }
         return {name: part for name, part in parts.items() if part is not None}
 
     def files(self) -> list[FileRecord]:
         """All files the bundle must have beside the manifest."""
-        tables = (self.neighbors,) if self.neighbors else ()
-        return [*tables, *(record for part in self.parts().values() for record in part.files)]
+        records = [record for part in self.parts().values() for record in part.files]
+        if self.text_encoder:
+            records.append(self.text_encoder.tokenizer)
+        return [*records, self.neighbors] if self.neighbors else records

@@ -8,11 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..engines.backends import onnxruntime_has_tensor_scatter
+import numpy as np
+
+from ..engines.backends import choose_backend, onnxruntime_has_tensor_scatter
 from ..engines.bundle import write_bundle
-from ..engines.manifest import MANIFEST_NAME, LoweringName, Manifest, Source
+from ..engines.manifest import MANIFEST_NAME, LoweringName, Manifest, Source, TransformerSpec
+from ..engines.ort import OrtCaptionProjection
 from ..runtime.condition import CaptionCondition, ClassCondition, Condition
 from ..runtime.config import SamplingConfig, SpeculativeConfig
 from ..runtime.errors import BundleError, InputError
@@ -22,14 +26,24 @@ from .eagle import EagleDraft
 from .graph.caption_projection import write_caption_projection
 from .graph.image_decoder import write_image_decoder
 from .graph.image_encoder import write_image_encoder
+from .graph.linear import PRECISIONS
+from .graph.text_encoder import write_text_encoder
 from .graph.transformer import write_draft, write_target
 from .llamagen import SAMPLING, LlamaGenTarget
 from .locate import open_checkpoint, read_json
 from .neighbors import DEFAULT_COLUMNS, write_neighbors
+from .precision_cost import precision_cost
+from .t5 import EMBEDDINGS, TOKENIZER, T5Encoder
 from .vq import NOT_DECODING, VqTokenizer
 
 CLASS_NAMES = "class_names.json"
 DEFAULT_MAX_DRAFT = 16
+
+# Tensors that belong into the file and not into the bundle.
+KNOWN_EXTRAS = {
+    "image_decoder": NOT_DECODING,
+    "text_encoder": ("decoder.", "lm_head.", *EMBEDDINGS),
+}
 
 Report = Callable[[str], None]
 
@@ -41,8 +55,9 @@ class BuildRequest:
     max_draft_length: the longest draft the bundle has cache room for. class_names: JSON list; default:
     `class_names.json` beside the target. lowering: how graphs write the cache and attend; None: what suits the
     installed onnxruntime. heads, grid: attention heads and image tokens per side, where the target's checkpoint does
-    not say. image_encoder: put the tokenizer's encoder side into the bundle, too. neighbors:
-    columns of LANTERN's neighbour table, 0 leaves it out.
+    not say. image_encoder: put the tokenizer's encoder side into the bundle, too. neighbors: columns of LANTERN's
+    neighbour table, 0 leaves it out. precision: of the matrices of target and draft, a name in
+    `graph.linear.PRECISIONS`. text_encoder: a T5 in a transformers folder, for targets that take captions.
     """
 
     target: Path | Checkpoint
@@ -55,6 +70,8 @@ class BuildRequest:
     heads: int | None = None
     grid: int | None = None
     image_encoder: bool = False
+    precision: str = "fp32"
+    text_encoder: Path | Checkpoint | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +91,7 @@ class _Models:
     target: LlamaGenTarget
     draft: EagleDraft | None
     tokenizer: VqTokenizer
+    text_encoder: T5Encoder | None
     condition: Condition
 
 
@@ -85,6 +103,10 @@ def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage
     """
     if request.max_draft_length < 0:
         raise InputError(f"max_draft_length = {request.max_draft_length}: it must be at least 0.")
+    if request.precision not in PRECISIONS:
+        raise InputError(f"precision = {request.precision!r}. Expected one of: {', '.join(PRECISIONS)}.")
+    if request.precision != "fp32":
+        choose_backend("ort-cpu")  # its cost is measured
     if request.neighbors < 0:
         raise InputError(f"neighbors = {request.neighbors}: it must be at least 0.")
     report("read")
@@ -98,7 +120,7 @@ def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage
     if existing is not None:
         return BuildResult(existing, cached=True)
 
-    _check_disk(out, sources, models)
+    _check_disk(out, sources, models, request.precision)
     with write_bundle(out) as folder:
         parts = _write_parts(folder, request, models, report)
         config = sources["target"].config
@@ -125,11 +147,11 @@ def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage
 
 
 def _open_sources(request: BuildRequest) -> dict[str, Checkpoint]:
-    given = {"target": request.target, "draft": request.draft, "image_decoder": request.image_decoder}
+    roles = ("target", "draft", "image_decoder", "text_encoder")
+    companions = {"target": (CLASS_NAMES,), "text_encoder": (TOKENIZER,)}
+    given = {role: getattr(request, role) for role in roles}
     return {
-        role: source
-        if isinstance(source, Checkpoint)
-        else open_checkpoint(source, (CLASS_NAMES,) if role == "target" else ())
+        role: source if isinstance(source, Checkpoint) else open_checkpoint(source, companions.get(role, ()))
         for role, source in given.items()
         if source is not None
     }
@@ -141,7 +163,12 @@ def _read_models(request: BuildRequest, sources: Mapping[str, Checkpoint]) -> _M
     tokenizer = VqTokenizer(sources["image_decoder"], target.shape.vocab)
     if request.image_encoder:
         tokenizer.require_encoder()
-    return _Models(target, draft, tokenizer, _condition(request, target))
+    text_encoder = None
+    if "text_encoder" in sources:
+        if target.num_classes:
+            raise InputError("text_encoder is given, and this target takes classes. Build without it.")
+        text_encoder = T5Encoder(sources["text_encoder"], target.feature_size)
+    return _Models(target, draft, tokenizer, text_encoder, _condition(request, target))
 
 
 def _options(request: BuildRequest) -> dict[str, object]:
@@ -152,23 +179,32 @@ def _options(request: BuildRequest) -> dict[str, object]:
         "heads": request.heads,
         "grid": request.grid,
         "image_encoder": request.image_encoder,
+        "precision": request.precision,
         "neighbors": request.neighbors,
     }
 
 
 def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: Report) -> dict[str, Any]:
     """Specs of the graphs, and of the neighbour table, by their fields of `Manifest`."""
-    target, max_draft = models.target, request.max_draft_length
+    target, max_draft, precision = models.target, request.max_draft_length, request.precision
     lowering = request.lowering or "tensor_scatter"
     parts: dict[str, Any] = {}
     report("target")
-    parts["target"] = write_target(folder / "target.onnx", target, max_draft, lowering)
+    parts["target"] = write_target(folder / "target.onnx", target, max_draft, lowering, precision)
     if isinstance(models.condition, CaptionCondition):
         path = folder / "caption_projection.onnx"
         parts["caption_projection"] = write_caption_projection(path, target.caption_weights())
+    if models.text_encoder is not None:
+        report("text encoder")
+        path = folder / "text_encoder.onnx"
+        parts["text_encoder"] = write_text_encoder(path, models.text_encoder, target.shape.zero_rows)
+    if precision != "fp32":
+        report("precision")
+        parts["target"] = _with_cost(folder, parts["target"], models)
     if models.draft is not None:
         report("draft")
-        parts["draft"] = write_draft(folder / "draft.onnx", models.draft, target.head(), max_draft, lowering)
+        head = target.head()
+        parts["draft"] = write_draft(folder / "draft.onnx", models.draft, head, max_draft, lowering, precision)
     report("image decoder")
     parts["image_decoder"] = write_image_decoder(folder / "image_decoder.onnx", models.tokenizer, target.shape.grid)
     if request.image_encoder:
@@ -181,15 +217,30 @@ def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: R
     return parts
 
 
-def _check_disk(out: Path, sources: Mapping[str, Checkpoint], models: _Models) -> None:
+def _with_cost(folder: Path, spec: TransformerSpec, models: _Models) -> TransformerSpec:
+    """The spec with what its precision costs, measured against an fp32 build that is thrown away again."""
+    embeddings = None
+    if isinstance(models.condition, CaptionCondition):
+        nothing = np.zeros((1, models.condition.slots, models.condition.feature_size), dtype=np.float32)
+        embeddings = OrtCaptionProjection(folder / "caption_projection.onnx").project(nothing)[1]
+    with TemporaryDirectory(dir=folder) as scratch:
+        path = Path(scratch) / "target.onnx"
+        exact = (path, write_target(path, models.target, 0, spec.lowering))
+        cost = precision_cost(exact, (folder / "target.onnx", spec), models.condition, embeddings)
+    return spec.model_copy(update={"precision_cost": cost})
+
+
+def _check_disk(out: Path, sources: Mapping[str, Checkpoint], models: _Models, precision: str) -> None:
     shape = models.target.shape
     elements = sum(math.prod(tensor) for checkpoint in sources.values() for tensor in checkpoint.shapes.values())
     elements += shape.vocab * shape.hidden if models.draft else 0  # the draft has the target's head, too
+    # A reduced precision is built beside the fp32 build that it is compared with.
+    needed = elements * (4 if precision == "fp32" else 5)
     folder = next(path for path in out.absolute().parents if path.exists())
     free = shutil.disk_usage(folder).free
-    if 4 * elements > free:
+    if needed > free:
         raise BundleError(
-            f"{out}: the bundle needs about {4 * elements / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free there. "
+            f"{out}: the build needs about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free there. "
             "Free some space or choose another --out."
         )
 
@@ -197,8 +248,7 @@ def _check_disk(out: Path, sources: Mapping[str, Checkpoint], models: _Models) -
 def _notes(sources: Mapping[str, Checkpoint], models: _Models) -> tuple[str, ...]:
     notes = list(models.target.assumptions)
     for role, checkpoint in sources.items():
-        known = NOT_DECODING if role == "image_decoder" else ()
-        unused = [name for name in checkpoint.unused() if not name.startswith(known)]
+        unused = [name for name in checkpoint.unused() if not name.startswith(KNOWN_EXTRAS.get(role, ()))]
         if unused:
             notes.append(f"{checkpoint.path}: ignored {len(unused)} tensors that no {role} has: {listed(unused)}.")
     return tuple(notes)

@@ -18,6 +18,8 @@ from .eagle import NORM_EPS as DRAFT_NORM_EPS
 from .eagle import draft_shapes
 from .llamagen import NORM_EPS, ROPE_BASE, target_shapes
 from .naming import LLAMAGEN
+from .vq import CODEBOOK
+from .vq_layout import Level, decoder_shapes
 from .weights import TransformerShape
 
 VOCAB = 16384
@@ -108,40 +110,6 @@ def tokenizer_shapes(
     width: int = 128, multipliers: tuple[int, ...] = (1, 1, 2, 2, 4), z: int = 256, vocab: int = VOCAB
 ) -> dict[str, Shape]:
     """The decoder side of a VQ tokenizer, VQ-16 by default: three residual blocks a level, attention in the first."""
-    shapes: dict[str, Shape] = {"quantize.embedding.weight": (vocab, 8)}
-
-    def conv(name: str, out: int, inner: int, size: int) -> None:
-        shapes[f"{name}.weight"], shapes[f"{name}.bias"] = (out, inner, size, size), (out,)
-
-    def norm(name: str, channels: int) -> None:
-        shapes[f"{name}.weight"] = shapes[f"{name}.bias"] = (channels,)
-
-    def residual(name: str, inner: int, out: int) -> None:
-        for i, channels in ((1, inner), (2, out)):
-            norm(f"{name}.norm{i}", channels)
-            conv(f"{name}.conv{i}", out, channels, 3)
-        if inner != out:
-            conv(f"{name}.nin_shortcut", out, inner, 1)
-
-    def attention(name: str, channels: int) -> None:
-        norm(f"{name}.norm", channels)
-        for part in ("q", "k", "v", "proj_out"):
-            conv(f"{name}.{part}", channels, channels, 1)
-
-    channels = width * multipliers[-1]
-    conv("post_quant_conv", z, 8, 1)
-    conv("decoder.conv_in", channels, z, 3)
-    residual("decoder.mid.0", channels, channels)
-    attention("decoder.mid.1", channels)
-    residual("decoder.mid.2", channels, channels)
-    for level, multiplier in enumerate(reversed(multipliers)):
-        for i in range(3):
-            residual(f"decoder.conv_blocks.{level}.res.{i}", channels, width * multiplier)
-            channels = width * multiplier
-            if level == 0:
-                attention(f"decoder.conv_blocks.{level}.attn.{i}", channels)
-        if level + 1 < len(multipliers):
-            conv(f"decoder.conv_blocks.{level}.upsample.conv", channels, channels, 3)
-    norm("decoder.norm_out", channels)
-    conv("decoder.conv_out", 3, channels, 3)
-    return shapes
+    last = len(multipliers) - 1
+    levels = [Level(width * m, 3, attention=i == 0, resample=i < last) for i, m in enumerate(reversed(multipliers))]
+    return {CODEBOOK: (vocab, 8), **decoder_shapes(8, z, levels)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .acceptance import Acceptance, Relaxation
-from .condition import ClassCondition, Prompt, caption_prompts, class_prompts
+from .condition import CaptionCondition, CaptionProjection, ClassCondition, Prompt, caption_prompts, class_prompts
 from .config import DYNAMIC, SamplingConfig, SpeculativeConfig
 from .drafting import Drafter, NoDraft, StaticDrafter
 from .dynamic import DynamicDrafter
@@ -67,6 +68,7 @@ class Pipeline:
         self,
         class_ids: Sequence[int] = (),
         *,
+        captions: Sequence[str] = (),
         caption_features: NDArray[np.floating[Any]] | None = None,
         caption_mask: NDArray[Any] | None = None,
         images_per_prompt: int = 1,
@@ -86,7 +88,8 @@ class Pipeline:
 
         Args:
             class_ids: 0 .. number of classes - 1, for class-conditional models.
-            caption_features, caption_mask: for text-conditional models, see `condition.caption_prompts`.
+            captions: texts, for text-conditional models; or instead of them, encoded elsewhere,
+            caption_features, caption_mask: see `condition.caption_prompts`.
             seed, first_index: picture i of the call draws from the generator (seed, first_index + i), so any picture
                 can be made again alone.
             cfg_scale, cfg_interval, temperature, top_k, top_p: see `SamplingConfig`; None takes the bundle's default.
@@ -104,7 +107,7 @@ class Pipeline:
         _check_call(seed=(seed, 0), first_index=(first_index, 0))
         rules = self._acceptances(speculative, sampling)
         drafter = self._drafter(speculative, sampling)
-        prompts = self._prompts(class_ids, caption_features, caption_mask)
+        prompts = self._prompts(class_ids, captions, caption_features, caption_mask)
         sequences = [
             ImageSequence(prompt, self.info.n_tokens, image_generator(seed, first_index + i), drafter.depth)
             for i, prompt in enumerate(prompt for prompt in prompts for _ in range(images_per_prompt))
@@ -174,25 +177,40 @@ class Pipeline:
     def _prompts(
         self,
         class_ids: Sequence[int],
+        captions: Sequence[str],
         caption_features: NDArray[np.floating[Any]] | None,
         caption_mask: NDArray[Any] | None,
     ) -> list[Prompt]:
         condition, projection = self.info.condition, self._engines.caption_projection
         if isinstance(condition, ClassCondition):
-            if caption_features is not None:
-                raise InputError("caption_features is given, and this model takes classes. Give class_ids instead.")
+            if caption_features is not None or captions:
+                raise InputError("captions are given, and this model takes classes. Give class_ids instead.")
             if not len(class_ids):
                 raise InputError("class_ids is empty. Expected at least one class id.")
             return class_prompts(condition, class_ids)
         if len(class_ids):
-            raise InputError("class_ids is given, and this model takes captions. Give caption_features instead.")
-        if caption_features is None or projection is None:
-            raise InputError("caption_features is missing. Expected the encoded captions: this model takes captions.")
+            raise InputError("class_ids is given, and this model takes captions. Give captions instead.")
+        if bool(captions) == (caption_features is not None) or projection is None:
+            raise InputError("this model takes captions. Give either captions or caption_features.")
+        if caption_features is None:
+            return self._text_prompts(condition, projection, captions)
         return caption_prompts(condition, projection, caption_features, caption_mask)
+
+    def _text_prompts(
+        self, condition: CaptionCondition, projection: CaptionProjection, captions: Sequence[str]
+    ) -> list[Prompt]:
+        encoder = self._engines.text_encoder
+        if encoder is None:
+            raise InputError(
+                "this bundle has no text encoder. Build it again with --text-encoder, or give caption_features."
+            )
+        prompts = caption_prompts(condition, projection, *encoder.encode(captions))
+        return [replace(prompt, parameters={"caption": text}) for prompt, text in zip(prompts, captions, strict=True)]
 
     def _decode_pixels(self, decoder: SpeculativeDecoder, sequence: ImageSequence) -> NDArray[np.uint8]:
         with decoder.clock.phase("decode", [sequence.stats]):
-            return to_uint8(self._engines.image_decoder.decode(sequence.tokens[None]))[0]
+            image: NDArray[np.uint8] = to_uint8(self._engines.image_decoder.decode(sequence.tokens[None]))[0]
+            return image
 
     def _sampling(self, **chosen: float | None) -> SamplingConfig:
         """The bundle's defaults with what is not None instead."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -97,6 +98,13 @@ class ImageEncoder(Protocol):
         """[N, 3, height, width] in [-1, 1] -> [N, rows * columns] tokens in raster order."""
 
 
+class TextEncoder(Protocol):
+    """Captions to text features."""
+
+    def encode(self, captions: Sequence[str]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Features [N, T, C] and mask [N, T], padded on the right."""
+
+
 class Engines(Protocol):
     """What `Pipeline` owns: the engines of one bundle on one backend."""
 
@@ -120,6 +128,9 @@ class Engines(Protocol):
 
     @property
     def caption_projection(self) -> CaptionProjection | None: ...
+
+    @property
+    def text_encoder(self) -> TextEncoder | None: ...
 
     @property
     def neighbors(self) -> NDArray[np.uint16] | None:

@@ -15,17 +15,20 @@ from ...engines.manifest import LoweringName, TransformerSpec
 from ..weights import Array, DraftWeights, LayerWeights, TargetWeights, TransformerShape
 from .attention import LOWERINGS, declare_cache
 from .builder import GraphBuilder, fp32
+from .linear import linear
 from .rope import apply_rope, declare_rope, rope_tables, split_pairs
 
 
-def write_target(path: Path, weights: TargetWeights, max_draft_length: int, lowering: LoweringName) -> TransformerSpec:
+def write_target(
+    path: Path, weights: TargetWeights, max_draft_length: int, lowering: LoweringName, precision: str = "fp32"
+) -> TransformerSpec:
     """Write the target to `path` (+ `.data`). hidden is post-norm: what an EAGLE draft wants.
 
     Input ids 0..V-1 are image tokens. By classes: V + c is class c and V + num_classes the null class. By captions:
     where the id is negative, the row of `features` is the embedding.
     """
     shape = weights.shape
-    with GraphBuilder(path, LOWERINGS[lowering].opset) as g:
+    with GraphBuilder(path, LOWERINGS[lowering].opset, precision) as g:
         stack = _Stack(g, shape, lowering, max_draft_length)
         x = _embed_classes(g, stack, weights) if weights.num_classes else _embed_captions(g, stack, weights)
         for i in range(shape.layers):
@@ -37,11 +40,16 @@ def write_target(path: Path, weights: TargetWeights, max_draft_length: int, lowe
 
 
 def write_draft(
-    path: Path, weights: DraftWeights, head: Array, max_draft_length: int, lowering: LoweringName
+    path: Path,
+    weights: DraftWeights,
+    head: Array,
+    max_draft_length: int,
+    lowering: LoweringName,
+    precision: str = "fp32",
 ) -> TransformerSpec:
     """Write the draft to `path` (+ `.data`). hidden is the predicted feature; logits are the target's head on it."""
     shape = weights.shape
-    with GraphBuilder(path, LOWERINGS[lowering].opset) as g:
+    with GraphBuilder(path, LOWERINGS[lowering].opset, precision) as g:
         # Position j of the draft carries the feature of sequence position j and the token after it, hence one zero
         # row less than the target and one spare row more.
         stack = _Stack(g, shape, lowering, max_draft_length + 1)
@@ -78,11 +86,6 @@ def rms_norm(g: GraphBuilder, x: str, name: str, weight: Array, eps: float, name
     mean_square = g.op("ReduceMean", g.op("Mul", x, x), g.ints(-1), keepdims=1)
     root = g.op("Sqrt", g.op("Add", mean_square, g.scalar(eps)))
     return g.op("Mul", g.op("Div", x, root), g.weight(name, fp32(weight)), named=named)
-
-
-def linear(g: GraphBuilder, x: str, name: str, weight: Array, named: str | None = None) -> str:
-    """`x @ weight.T` for weight [out, in], stored transposed."""
-    return g.op("MatMul", x, g.weight(name, fp32(weight).T), named=named)
 
 
 class _Stack:

@@ -10,6 +10,7 @@ import typer
 
 from ...engines.manifest import LoweringName, Manifest
 from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, build_bundle
+from ...export.graph.linear import PRECISIONS
 from ...export.neighbors import DEFAULT_COLUMNS
 from ...export.random_weights import SIZES, random_checkpoints
 from ...runtime.errors import InputError
@@ -23,6 +24,9 @@ def build(
         Path | None, typer.Option(help="VQ tokenizer checkpoint: a file, or a folder with it.")
     ] = None,
     draft: Annotated[Path | None, typer.Option(help="EAGLE draft: its folder. Without it only rule `ar` runs.")] = None,
+    text_encoder: Annotated[
+        Path | None, typer.Option(help="T5 folder, for targets that take captions. Without it captions come encoded.")
+    ] = None,
     max_draft: Annotated[
         int, typer.Option(min=0, help="Longest draft the bundle has cache room for.")
     ] = DEFAULT_MAX_DRAFT,
@@ -38,6 +42,7 @@ def build(
     image_encoder: Annotated[
         bool, typer.Option("--image-encoder", help="Put the tokenizer's encoder into the bundle, too.")
     ] = False,
+    precision: Annotated[str, typer.Option(help=f"Of target and draft: {' or '.join(PRECISIONS)}.")] = "fp32",
     neighbors: Annotated[
         int, typer.Option(min=0, help="Nearest codes kept of each code, for the LANTERN rules; 0 = none.")
     ] = DEFAULT_COLUMNS,
@@ -49,7 +54,8 @@ def build(
 ) -> None:
     """Turn checkpoints into a bundle. Does nothing when the bundle is already there and intact."""
     start = time.perf_counter()
-    sources = _sources({"target": target, "image_decoder": image_decoder, "draft": draft}, random_weights, seed)
+    given = {"target": target, "image_decoder": image_decoder, "draft": draft, "text_encoder": text_encoder}
+    sources = _sources(given, random_weights, seed)
     request = BuildRequest(
         **sources,
         max_draft_length=max_draft,
@@ -58,6 +64,7 @@ def build(
         heads=heads,
         grid=grid,
         image_encoder=image_encoder,
+        precision=precision,
         neighbors=neighbors,
     )
     with stderr.status("build") as status:
@@ -69,6 +76,12 @@ def build(
     for note in result.notes:
         stderr.print(f"note: {note}", soft_wrap=True, markup=False)
     stdout.print(parts_table(result.manifest))
+    cost = result.manifest.target.precision_cost
+    if cost is not None:
+        stdout.print(
+            f"{precision} moves the target's next-token distribution by KL {cost.kl:.2g}, "
+            f"total variation {cost.tv:.2g} (mean of {cost.positions} positions)"
+        )
     stdout.print(f"built {out} in {seconds:.1f} s")
 
 

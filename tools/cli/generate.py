@@ -18,6 +18,7 @@ from .output import writable_folder
 from .pictures import STDOUT, is_file, print_summary, save_pictures, write_report
 
 Classes = Annotated[list[str] | None, typer.Option("--class", "-c", help="Class name or id; may be repeated.")]
+Captions = Annotated[list[str] | None, typer.Option("--caption", help="What to paint, in words; may be repeated.")]
 CaptionFeatures = Annotated[
     Path | None, typer.Option(help="Encoded captions, an .npz with [captions, tokens, width] and their mask.")
 ]
@@ -33,6 +34,7 @@ def generate(
     ctx: typer.Context,
     bundle: Annotated[Path, typer.Argument(help="A bundle of `coolsd-trt build`.")],
     classes: Classes = None,
+    captions: Captions = None,
     caption_features: CaptionFeatures = None,
     images: Images = 1,
     out: Out = Path("pictures"),
@@ -62,7 +64,7 @@ def generate(
     """Generate pictures of classes, or of captions."""
     folder = out.parent if is_file(out) else out
     with Pipeline.load(bundle, backend, threads=threads) as pipeline, writable_folder(folder, "--out"):
-        prompts, count = _prompts(pipeline, classes or [], caption_features)
+        prompts, count = _prompts(pipeline, classes or [], captions or [], caption_features)
         if is_file(out) and not grid and count * images > 1:
             raise InputError(f"--out {out}: one file for {count * images} pictures. Add --grid, or give a folder.")
         result = _run(
@@ -82,17 +84,21 @@ def generate(
         print_summary(result, written)
 
 
-def _prompts(pipeline: Pipeline, classes: list[str], caption_features: Path | None) -> tuple[dict[str, Any], int]:
-    """What `Pipeline.generate` takes of the two options, and how many prompts that is."""
+def _prompts(
+    pipeline: Pipeline, classes: list[str], captions: list[str], caption_features: Path | None
+) -> tuple[dict[str, Any], int]:
+    """What `Pipeline.generate` takes of the three options, and how many prompts that is."""
     names = pipeline.info.class_names
-    if names and caption_features is None:
+    if names and caption_features is None and not captions:
         if not classes:
             raise InputError("--class is missing. `coolsd-trt inspect BUNDLE --classes` lists this model's classes.")
         return {"class_ids": [resolve_class(text, names) for text in classes]}, len(classes)
     if names:
-        raise InputError("--caption-features is given, and this model takes classes. Use --class instead.")
-    if classes or caption_features is None:
-        raise InputError("this model takes captions, not classes. Use --caption-features FILE.npz.")
+        raise InputError("this model takes classes, not captions. Use --class.")
+    if classes or bool(captions) == (caption_features is not None):
+        raise InputError("this model takes captions, not classes. Use either --caption or --caption-features FILE.npz.")
+    if caption_features is None:
+        return {"captions": captions}, len(captions)
     features, mask = read_caption_features(caption_features)
     return {"caption_features": features, "caption_mask": mask}, len(features)
 

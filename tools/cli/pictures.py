@@ -32,8 +32,8 @@ def save_pictures(result: GenerationResult, out: Path, grid: bool) -> list[Path]
         return [out]
     paths = []
     for image, parameters in zip(result.images, result.parameters, strict=True):
-        subject = parameters.get("class") or f"caption {parameters['caption']}"
-        slug = re.sub(r"[^a-z0-9]+", "-", subject.casefold()).strip("-")
+        subject = str(parameters.get("class", f"caption {parameters.get('caption')}"))
+        slug = re.sub(r"[^a-z0-9]+", "-", subject.casefold())[:60].strip("-")
         paths.append(out / f"{slug}-seed{parameters['seed']}-{parameters['index']}.png")
         save_png(paths[-1], image, parameters)
     return paths
