@@ -231,6 +231,8 @@ def test_shapes_that_do_not_fit_are_named() -> None:
     p, q = np.full((2, 3), 1 / 3), np.full((1, 3), 1 / 3)
     with pytest.raises(InputError, match="2 draft tokens"):
         verify_chain([0, 1], p, q, [1.0], Script())
+    with pytest.raises(InputError, match="Expected the same"):
+        verify_chain([0], p, q[:, :2], [1.0], Script())
 
 
 def test_schedules() -> None:
