@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from importlib.metadata import PackageNotFoundError, version
 
 from ..runtime.errors import BackendError
 
 BACKENDS = ("ort-cpu",)
+# The first onnxruntime with kernels for opset 24.
+TENSOR_SCATTER_SINCE = (1, 24)
 
 
 def choose_backend(name: str) -> str:
@@ -19,3 +22,12 @@ def choose_backend(name: str) -> str:
     if importlib.util.find_spec("onnxruntime") is None:
         raise BackendError("backend ort-cpu: onnxruntime is not installed. Install it: pip install 'coolsd-trt[cpu]'.")
     return "ort-cpu"
+
+
+def onnxruntime_has_tensor_scatter() -> bool:
+    """Whether the installed onnxruntime runs the tensor_scatter lowering; True when none is installed."""
+    try:
+        major, minor = version("onnxruntime").split(".")[:2]
+    except PackageNotFoundError:
+        return True
+    return (int(major), int(minor)) >= TENSOR_SCATTER_SINCE

@@ -10,6 +10,8 @@ from ..runtime.condition import Condition
 from ..runtime.config import SamplingConfig, SpeculativeConfig
 
 SCHEMA_VERSION = 1
+# How a graph writes its cache and attends, see `export.graph.attention`.
+LoweringName = Literal["tensor_scatter", "portable"]
 MANIFEST_NAME = "manifest.json"
 
 
@@ -46,7 +48,7 @@ class GraphSpec(_Part):
 class TransformerSpec(GraphSpec):
     """A target or draft graph, with the sizes its caches are allocated from."""
 
-    lowering: Literal["tensor_scatter"] = "tensor_scatter"
+    lowering: LoweringName
     layers: int = Field(ge=1)
     kv_heads: int = Field(ge=1)
     head_dim: int = Field(ge=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 
 from ..runtime.errors import BackendError
 from ..runtime.protocols import StepOutput
-from .manifest import TransformerSpec
+from .backends import onnxruntime_has_tensor_scatter
+from .manifest import LoweringName, TransformerSpec
 
 
 def open_session(path: Path, threads: int | None) -> Any:
@@ -45,6 +47,7 @@ class OrtTransformer:
     """
 
     def __init__(self, path: Path, spec: TransformerSpec, threads: int | None = None) -> None:
+        _check_lowering(path, spec.lowering)
         self._session = open_session(path, threads)
         self._spec = spec
         self._takes_features = any(tensor.name == "features" for tensor in spec.inputs)
@@ -124,6 +127,14 @@ class OrtTransformer:
             binding.bind_input(f"past_{name}", "cpu", 0, np.float32, shape, cache.ctypes.data)
             binding.bind_output(f"present_{name}", "cpu", 0, np.float32, shape, cache.ctypes.data)
         return self._bound.setdefault((rows, length), _Bound(inputs, outputs, binding))
+
+
+def _check_lowering(path: Path, lowering: LoweringName) -> None:
+    if lowering == "tensor_scatter" and not onnxruntime_has_tensor_scatter():
+        raise BackendError(
+            f"{path}: its lowering is tensor_scatter, which needs onnxruntime 1.24; {version('onnxruntime')} is "
+            "installed. Upgrade it, or build the bundle again with --lowering portable."
+        )
 
 
 class _OrtGraph:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ..engines.backends import onnxruntime_has_tensor_scatter
 from ..engines.bundle import write_bundle
-from ..engines.manifest import MANIFEST_NAME, Manifest, Source
+from ..engines.manifest import MANIFEST_NAME, LoweringName, Manifest, Source
 from ..runtime.condition import CaptionCondition, ClassCondition, Condition
 from ..runtime.config import SamplingConfig, SpeculativeConfig
 from ..runtime.errors import BundleError, InputError
@@ -38,9 +39,10 @@ class BuildRequest:
     """What to build. target, draft, image_decoder: checkpoint files or folders, or checkpoints that are open.
 
     max_draft_length: the longest draft the bundle has cache room for. class_names: JSON list; default:
-    `class_names.json` beside the target. heads, grid: attention heads and image tokens per side, where the target's
-    checkpoint does not say. image_encoder: put the tokenizer's encoder side into the bundle, too. neighbors: columns of
-    LANTERN's neighbour table, 0 leaves it out.
+    `class_names.json` beside the target. lowering: how graphs write the cache and attend; None: what suits the
+    installed onnxruntime. heads, grid: attention heads and image tokens per side, where the target's checkpoint does
+    not say. image_encoder: put the tokenizer's encoder side into the bundle, too. neighbors:
+    columns of LANTERN's neighbour table, 0 leaves it out.
     """
 
     target: Path | Checkpoint
@@ -48,6 +50,7 @@ class BuildRequest:
     draft: Path | Checkpoint | None = None
     max_draft_length: int = DEFAULT_MAX_DRAFT
     class_names: Path | None = None
+    lowering: LoweringName | None = None
     neighbors: int = DEFAULT_COLUMNS
     heads: int | None = None
     grid: int | None = None
@@ -85,6 +88,8 @@ def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage
     if request.neighbors < 0:
         raise InputError(f"neighbors = {request.neighbors}: it must be at least 0.")
     report("read")
+    if request.lowering is None:
+        request = replace(request, lowering="tensor_scatter" if onnxruntime_has_tensor_scatter() else "portable")
     sources = _open_sources(request)
     models = _read_models(request, sources)
     fingerprints = {role: checkpoint.fingerprint() for role, checkpoint in sources.items()}
@@ -142,6 +147,7 @@ def _read_models(request: BuildRequest, sources: Mapping[str, Checkpoint]) -> _M
 def _options(request: BuildRequest) -> dict[str, object]:
     return {
         "max_draft_length": request.max_draft_length,
+        "lowering": request.lowering,
         "class_names": read_json(request.class_names) if request.class_names else None,
         "heads": request.heads,
         "grid": request.grid,
@@ -152,16 +158,17 @@ def _options(request: BuildRequest) -> dict[str, object]:
 
 def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: Report) -> dict[str, Any]:
     """Specs of the graphs, and of the neighbour table, by their fields of `Manifest`."""
-    target = models.target
+    target, max_draft = models.target, request.max_draft_length
+    lowering = request.lowering or "tensor_scatter"
     parts: dict[str, Any] = {}
     report("target")
-    parts["target"] = write_target(folder / "target.onnx", target, request.max_draft_length)
+    parts["target"] = write_target(folder / "target.onnx", target, max_draft, lowering)
     if isinstance(models.condition, CaptionCondition):
         path = folder / "caption_projection.onnx"
         parts["caption_projection"] = write_caption_projection(path, target.caption_weights())
     if models.draft is not None:
         report("draft")
-        parts["draft"] = write_draft(folder / "draft.onnx", models.draft, target.head(), request.max_draft_length)
+        parts["draft"] = write_draft(folder / "draft.onnx", models.draft, target.head(), max_draft, lowering)
     report("image decoder")
     parts["image_decoder"] = write_image_decoder(folder / "image_decoder.onnx", models.tokenizer, target.shape.grid)
     if request.image_encoder:

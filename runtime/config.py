@@ -32,11 +32,11 @@ class SamplingConfig(_Settings):
     (LlamaGen: after).
     """
 
-    cfg_scale: float = Field(4.0, ge=1)
-    cfg_interval: int = Field(-1, ge=-1)
-    temperature: float = Field(1.0, ge=0)
-    top_k: int = Field(0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
+    cfg_scale: float = Field(default=4.0, ge=1)
+    cfg_interval: int = Field(default=-1, ge=-1)
+    temperature: float = Field(default=1.0, ge=0)
+    top_k: int = Field(default=0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
     top_p_first: bool = False
 
     @property
@@ -62,14 +62,14 @@ class SpeculativeConfig(_Settings):
     """
 
     rule: str = "cool"
-    delta: float = Field(1.1, gt=0)
-    nu: float = Field(0.7, ge=0)
-    floor: float | None = Field(1.0, gt=0)
-    lantern_k: int | None = Field(None, ge=0)
-    lantern_delta: float = Field(0.1, ge=0, lt=1)
-    lantern_lambda: float = Field(5.0, ge=1)
+    delta: float = Field(default=1.1, gt=0)
+    nu: float = Field(default=0.7, ge=0)
+    floor: float | None = Field(default=1.0, gt=0)
+    lantern_k: int | None = Field(default=None, ge=0)
+    lantern_delta: float = Field(default=0.1, ge=0, lt=1)
+    lantern_lambda: float = Field(default=5.0, ge=1)
     resampling: Literal["optimal", "native"] = "optimal"
-    draft_length: int = Field(5, ge=1)
+    draft_length: int = Field(default=5, ge=1)
     tree: str | tuple[tuple[int, ...], ...] | None = None
 
     @property

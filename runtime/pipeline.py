@@ -24,7 +24,7 @@ from .round import SpeculativeDecoder
 from .rules import get_rule
 from .sampling import image_generator
 from .sequence import Batch, ImageSequence
-from .stats import ImageStats, Progress
+from .stats import Progress
 
 
 class CancelEvent(Protocol):
@@ -96,15 +96,9 @@ class Pipeline:
         Raises: InputError for a bad value (before anything runs); Cancelled.
         """
         start = time.perf_counter()
-        chosen = {
-            "cfg_scale": cfg_scale,
-            "cfg_interval": cfg_interval,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-        }
-        defaults = self.info.sampling.model_dump()
-        sampling = SamplingConfig(**{**defaults, **{k: v for k, v in chosen.items() if v is not None}})
+        sampling = self._sampling(
+            cfg_scale=cfg_scale, cfg_interval=cfg_interval, temperature=temperature, top_k=top_k, top_p=top_p
+        )
         speculative = speculative or self.info.speculative
         _check_call(images_per_prompt=(images_per_prompt, 1), batch_size=(batch_size, 1))
         _check_call(seed=(seed, 0), first_index=(first_index, 0))
@@ -119,22 +113,13 @@ class Pipeline:
         report = _Reporter(sequences, progress, cancel, start)
         for first in range(0, len(sequences), batch_size):
             self._decode_tokens(decoder, sequences[first : first + batch_size], report)
-        tokens = np.stack([sequence.tokens for sequence in sequences])
-        stats = [sequence.stats for sequence in sequences]
-        images = [self._decode_pixels(decoder, row, s) for row, s in zip(tokens, stats, strict=True)]
+        settings = {"model": self.info.name, "seed": seed, **sampling.model_dump(), **speculative.model_dump()}
         return GenerationResult(
-            images=images,
-            tokens=tokens,
-            stats=stats,
+            images=[self._decode_pixels(decoder, sequence) for sequence in sequences],
+            tokens=np.stack([sequence.tokens for sequence in sequences]),
+            stats=[sequence.stats for sequence in sequences],
             parameters=[
-                {
-                    "model": self.info.name,
-                    **sequence.prompt.parameters,
-                    "seed": seed,
-                    "index": first_index + i,
-                    **sampling.model_dump(),
-                    **speculative.model_dump(),
-                }
+                {**sequence.prompt.parameters, "index": first_index + i, **settings}
                 for i, sequence in enumerate(sequences)
             ],
             lossy=any(rule.lossy for rule in rules),
@@ -205,12 +190,15 @@ class Pipeline:
             raise InputError("caption_features is missing. Expected the encoded captions: this model takes captions.")
         return caption_prompts(condition, projection, caption_features, caption_mask)
 
-    def _decode_pixels(
-        self, decoder: SpeculativeDecoder, tokens: NDArray[np.int64], stats: ImageStats
-    ) -> NDArray[np.uint8]:
-        with decoder.clock.phase("decode", [stats]):
-            image: NDArray[np.uint8] = to_uint8(self._engines.image_decoder.decode(tokens[None]))[0]
-            return image
+    def _decode_pixels(self, decoder: SpeculativeDecoder, sequence: ImageSequence) -> NDArray[np.uint8]:
+        with decoder.clock.phase("decode", [sequence.stats]):
+            return to_uint8(self._engines.image_decoder.decode(sequence.tokens[None]))[0]
+
+    def _sampling(self, **chosen: float | None) -> SamplingConfig:
+        """The bundle's defaults with what is not None instead."""
+        return SamplingConfig(
+            **{**self.info.sampling.model_dump(), **{name: v for name, v in chosen.items() if v is not None}}
+        )
 
     def _acceptances(self, speculative: SpeculativeConfig, sampling: SamplingConfig) -> list[Acceptance]:
         rules = get_rule(speculative.rule).acceptances(speculative, self._engines.neighbors)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...engines.manifest import LoweringName
+from ..weights import TransformerShape
 from .builder import GraphBuilder
 
 
@@ -14,6 +16,7 @@ from .builder import GraphBuilder
 class CacheIO:
     """Values attention needs: mask [B, 1, S, Smax] bool, write_indices [B], pasts and presents [B, Hkv, Smax, D]."""
 
+    shape: TransformerShape
     mask: str
     write_indices: str
     past_key: str
@@ -42,15 +45,38 @@ def _tensor_scatter(g: GraphBuilder, q: str, k: str, v: str, cache: CacheIO) -> 
     return g.op("Attention", q, keys, values, cache.mask)
 
 
-LOWERINGS: dict[str, Lowering] = {"tensor_scatter": Lowering(24, _tensor_scatter)}
+def _portable(g: GraphBuilder, q: str, k: str, v: str, cache: CacheIO) -> str:
+    """Opset 18, for runtimes without TensorScatter and Attention: scatter by element, then plain matrix products."""
+    heads, kv_heads, head_dim = cache.shape.heads, cache.shape.kv_heads, cache.shape.head_dim
+    length = g.op("Gather", g.op("Shape", k), g.ints(2))
+    steps = g.op("Range", g.constant(np.int64(0)), g.op("Squeeze", length), g.constant(np.int64(1)))
+    positions = g.op("Add", g.op("Unsqueeze", cache.write_indices, g.ints(1)), steps)
+    indices = g.op("Expand", g.op("Unsqueeze", positions, g.ints(1, 3)), g.op("Shape", k))
+    keys = g.op("ScatterElements", cache.past_key, indices, k, named=cache.present_key, axis=2)
+    values = g.op("ScatterElements", cache.past_value, indices, v, named=cache.present_value, axis=2)
+
+    # Query heads of one KV head become an axis of their own, over which keys, values and mask broadcast.
+    grouped = g.op("Reshape", q, g.ints(0, kv_heads, heads // kv_heads, -1, head_dim))
+    keys, values, mask = (g.op("Unsqueeze", value, g.ints(2)) for value in (keys, values, cache.mask))
+    scaled = g.op("Mul", grouped, g.scalar(head_dim**-0.5))
+    scores = g.op("MatMul", scaled, g.op("Transpose", keys, perm=[0, 1, 2, 4, 3]))
+    visible = g.op("Where", mask, scores, g.scalar(float(np.finfo(np.float32).min)))
+    attended = g.op("MatMul", g.op("Softmax", visible, axis=-1), values)
+    return g.op("Reshape", attended, g.ints(0, heads, -1, head_dim))
 
 
-def declare_cache(g: GraphBuilder, layer: int, kv_heads: int, head_dim: int, mask: str, write_indices: str) -> CacheIO:
+LOWERINGS: dict[LoweringName, Lowering] = {
+    "tensor_scatter": Lowering(24, _tensor_scatter),
+    "portable": Lowering(18, _portable),
+}
+
+
+def declare_cache(g: GraphBuilder, layer: int, shape: TransformerShape, mask: str, write_indices: str) -> CacheIO:
     """Declare one layer's past inputs and present outputs."""
-    shape = ("batch", kv_heads, "cache_length", head_dim)
+    dims = ("batch", shape.kv_heads, "cache_length", shape.head_dim)
     names = {f"{when}_{kind}": f"{when}_{kind}_{layer}" for when in ("past", "present") for kind in ("key", "value")}
-    g.input(names["past_key"], np.float32, shape)
-    g.input(names["past_value"], np.float32, shape)
-    g.output(names["present_key"], np.float32, shape)
-    g.output(names["present_value"], np.float32, shape)
-    return CacheIO(mask, write_indices, **names)
+    g.input(names["past_key"], np.float32, dims)
+    g.input(names["past_value"], np.float32, dims)
+    g.output(names["present_key"], np.float32, dims)
+    g.output(names["present_value"], np.float32, dims)
+    return CacheIO(shape, mask, write_indices, **names)

@@ -34,13 +34,12 @@ def rope_tables(
     return cos, sin
 
 
-def split_pairs(weight: NDArray[np.floating], head_dim: int) -> NDArray[np.floating]:
+def split_pairs(weight: NDArray[np.float32], head_dim: int) -> NDArray[np.float32]:
     """Reorder the output rows [heads * head_dim, ...] of a q or k projection: interleaved pairs (2i, 2i+1) become
     halves (i, i + head_dim/2). Scores are unchanged when q and k are reordered alike, and halves rotate with slices.
     """
-    heads = weight.shape[0] // head_dim
-    halves: NDArray[np.floating] = weight.reshape(heads, head_dim // 2, 2, -1).swapaxes(1, 2).reshape(weight.shape)
-    return halves
+    pairs = weight.reshape(weight.shape[0] // head_dim, head_dim // 2, 2, -1)
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(weight.shape)
 
 
 def declare_rope(

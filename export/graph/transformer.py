@@ -8,28 +8,25 @@ out: logits [B, S, V], hidden [B, S, H], present_key_i, present_value_i
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from ...engines.manifest import TransformerSpec
+from ...engines.manifest import LoweringName, TransformerSpec
 from ..weights import Array, DraftWeights, LayerWeights, TargetWeights, TransformerShape
 from .attention import LOWERINGS, declare_cache
 from .builder import GraphBuilder, fp32
 from .rope import apply_rope, declare_rope, rope_tables, split_pairs
 
-LOWERING: Literal["tensor_scatter"] = "tensor_scatter"
 
-
-def write_target(path: Path, weights: TargetWeights, max_draft_length: int) -> TransformerSpec:
+def write_target(path: Path, weights: TargetWeights, max_draft_length: int, lowering: LoweringName) -> TransformerSpec:
     """Write the target to `path` (+ `.data`). hidden is post-norm: what an EAGLE draft wants.
 
     Input ids 0..V-1 are image tokens. By classes: V + c is class c and V + num_classes the null class. By captions:
     where the id is negative, the row of `features` is the embedding.
     """
     shape = weights.shape
-    with GraphBuilder(path, LOWERINGS[LOWERING].opset) as g:
-        stack = _Stack(g, shape, max_draft_length)
+    with GraphBuilder(path, LOWERINGS[lowering].opset) as g:
+        stack = _Stack(g, shape, lowering, max_draft_length)
         x = _embed_classes(g, stack, weights) if weights.num_classes else _embed_captions(g, stack, weights)
         for i in range(shape.layers):
             x = stack.block(x, i, weights.layer(i))
@@ -39,13 +36,15 @@ def write_target(path: Path, weights: TargetWeights, max_draft_length: int) -> T
         return stack.finish()
 
 
-def write_draft(path: Path, weights: DraftWeights, head: Array, max_draft_length: int) -> TransformerSpec:
+def write_draft(
+    path: Path, weights: DraftWeights, head: Array, max_draft_length: int, lowering: LoweringName
+) -> TransformerSpec:
     """Write the draft to `path` (+ `.data`). hidden is the predicted feature; logits are the target's head on it."""
     shape = weights.shape
-    with GraphBuilder(path, LOWERINGS[LOWERING].opset) as g:
+    with GraphBuilder(path, LOWERINGS[lowering].opset) as g:
         # Position j of the draft carries the feature of sequence position j and the token after it, hence one zero
         # row less than the target and one spare row more.
-        stack = _Stack(g, shape, max_draft_length + 1)
+        stack = _Stack(g, shape, lowering, max_draft_length + 1)
         features = g.input("features", np.float32, ("batch", "tokens", shape.hidden))
         embedded = g.op("Gather", g.weight("embedding", fp32(weights.token_embedding())), stack.input_ids)
         fc, bias = weights.fc()
@@ -89,8 +88,8 @@ def linear(g: GraphBuilder, x: str, name: str, weight: Array, named: str | None 
 class _Stack:
     """The inputs all blocks share, and the blocks."""
 
-    def __init__(self, g: GraphBuilder, shape: TransformerShape, spare_rows: int) -> None:
-        self.g, self.shape = g, shape
+    def __init__(self, g: GraphBuilder, shape: TransformerShape, lowering: LoweringName, spare_rows: int) -> None:
+        self.g, self.shape, self.lowering = g, shape, lowering
         tables = rope_tables(shape.grid, shape.head_dim, shape.zero_rows, spare_rows, shape.rope_base)
         self.positions = len(tables[0])
         self.input_ids = g.input("input_ids", np.int64, ("batch", "tokens"))
@@ -119,7 +118,7 @@ class _Stack:
         g, shape = self.g, self.shape
         g.save()
         return TransformerSpec(
-            lowering=LOWERING,
+            lowering=self.lowering,
             layers=shape.layers,
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,
@@ -131,7 +130,7 @@ class _Stack:
 
     def _attention(self, x: str, index: int, layer: LayerWeights) -> str:
         g, s = self.g, self.shape
-        cache = declare_cache(g, index, s.kv_heads, s.head_dim, self.mask, self.write_indices)
+        cache = declare_cache(g, index, s, self.mask, self.write_indices)
         qkv = np.concatenate(
             [split_pairs(fp32(layer.q), s.head_dim), split_pairs(fp32(layer.k), s.head_dim), fp32(layer.v)]
         )
@@ -142,6 +141,6 @@ class _Stack:
         qk, v = g.ops("Split", heads, g.ints(s.heads + s.kv_heads, s.kv_heads), outputs=2, axis=1)
         turned = apply_rope(g, qk, self.cos, self.sin)
         q, k = g.ops("Split", turned, g.ints(s.heads, s.kv_heads), outputs=2, axis=1)
-        attended = LOWERINGS[LOWERING].attend(g, q, k, v, cache)
+        attended = LOWERINGS[self.lowering].attend(g, q, k, v, cache)
         merged = g.op("Reshape", g.op("Transpose", attended, perm=[0, 2, 1, 3]), g.ints(0, 0, s.heads * s.head_dim))
         return linear(g, merged, f"layers.{index}.o", layer.o)

@@ -96,7 +96,7 @@ def test_positions_of_every_input_type(
     drafter = open_checkpoint(golden_folder(SET) / "drafter")
     drafter.config = {**drafter.config, "input_type": input_type}
     shape = replace(target.shape, grid=(grid, grid), zero_rows=zero_rows + 1)
-    spec = write_draft(tmp_path / "draft.onnx", EagleDraft(drafter, shape), target.head(), 4)
+    spec = write_draft(tmp_path / "draft.onnx", EagleDraft(drafter, shape), target.head(), 4, "portable")
     engine, ids = OrtTransformer(tmp_path / "draft.onnx", spec, threads=1), data["rope_probe_tokens"]
     engine.allocate(*ids.shape)
     positions = np.broadcast_to(first + np.arange(ids.shape[1]), ids.shape)

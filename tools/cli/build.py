@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...engines.manifest import Manifest
+from ...engines.manifest import LoweringName, Manifest
 from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, build_bundle
 from ...export.neighbors import DEFAULT_COLUMNS
 from ...export.random_weights import SIZES, random_checkpoints
@@ -28,6 +28,10 @@ def build(
     ] = DEFAULT_MAX_DRAFT,
     class_names: Annotated[
         Path | None, typer.Option(help="JSON list of class names; default: class_names.json beside the target.")
+    ] = None,
+    lowering: Annotated[
+        LoweringName | None,
+        typer.Option(help="How graphs write the cache and attend; default: what suits the installed onnxruntime."),
     ] = None,
     heads: Annotated[int | None, typer.Option(min=1, help="Attention heads, if the target does not say.")] = None,
     grid: Annotated[int | None, typer.Option(min=1, help="Image tokens per side, if the target does not say.")] = None,
@@ -50,6 +54,7 @@ def build(
         **sources,
         max_draft_length=max_draft,
         class_names=class_names,
+        lowering=lowering,
         heads=heads,
         grid=grid,
         image_encoder=image_encoder,

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from coolsd_trt.engines.bundle import Bundle, write_bundle
+from coolsd_trt.engines.manifest import MANIFEST_NAME, Manifest
+from coolsd_trt.runtime import BackendError, BundleError, Pipeline
+
+
+@pytest.fixture
+def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "copy"))
+
+
+def edit_manifest(bundle: Path, change: Callable[[dict], None]) -> None:
+    content = json.loads((bundle / MANIFEST_NAME).read_text())
+    change(content)
+    (bundle / MANIFEST_NAME).write_text(json.dumps(content))
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_the_manifest_describes_every_file_and_survives_a_round_trip(tiny_bundle: Path) -> None:
+    manifest = Bundle.open(tiny_bundle).manifest
+    on_disk = {path.name for path in tiny_bundle.iterdir()} - {MANIFEST_NAME}
+    assert {record.name for record in manifest.files()} == on_disk
+    assert Manifest.model_validate_json(manifest.model_dump_json()) == manifest
+    assert {tensor.name for tensor in manifest.target.inputs} >= {"input_ids", "mask", "past_key_1"}
+
+
+@pytest.mark.parametrize(
+    "damage, words",
+    [
+        (lambda b: (b / "draft.onnx.data").unlink(), r"draft\.onnx\.data: the file is missing"),
+        (lambda b: (b / "target.onnx.data").write_bytes(b"x" * 10), r"target\.onnx\.data: 10 bytes, the manifest says"),
+        (lambda b: flip_a_bit(b / "target.onnx.data"), r"target\.onnx\.data: sha256 is .* damaged or was replaced"),
+        (lambda b: shutil.copy(b / "target.onnx", b / "draft.onnx"), r"draft\.onnx: "),
+        (lambda b: (b / MANIFEST_NAME).write_text("{"), "not a readable manifest"),
+        (lambda b: (b / MANIFEST_NAME).write_text("[]"), "not a readable manifest"),
+        (lambda b: (b / MANIFEST_NAME).unlink(), f"no {MANIFEST_NAME} in it"),
+        (lambda b: edit_manifest(b, lambda m: m.update(schema_version=99)), "schema version 99.*newer coolsd-trt"),
+        (lambda b: edit_manifest(b, lambda m: m.update(schema_version=0)), "schema version 0.*Build it again"),
+        (lambda b: edit_manifest(b, lambda m: m["target"].pop("layers")), "field 'target.layers' is wrong"),
+        (lambda b: edit_manifest(b, lambda m: m.update(surprise=1)), "field 'surprise' is wrong"),
+        (lambda b: edit_manifest(b, lambda m: m["sampling"].update(top_p=7)), "top_p = 7"),
+    ],
+)
+def test_damage_is_named_before_anything_is_loaded(copy: Path, damage: Callable[[Path], object], words: str) -> None:
+    damage(copy)
+    with pytest.raises(BundleError, match=words):
+        Pipeline.load(copy)
+
+
+def test_paths_that_are_no_bundle(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="no such bundle"):
+        Pipeline.load(tmp_path / "nowhere")
+    with pytest.raises(BundleError, match=f"no {MANIFEST_NAME}"):
+        Pipeline.load(tmp_path)
+
+
+def test_unknown_backends_are_named(tiny_bundle: Path) -> None:
+    with pytest.raises(BackendError, match="backend = 'npu': no such backend"):
+        Pipeline.load(tiny_bundle, backend="npu")
+
+
+def test_a_bundle_can_be_moved(copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """External data is found beside the .onnx, not in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    moved = copy.rename(tmp_path / "moved")
+    with Pipeline.load(moved.relative_to(tmp_path)) as pipeline:
+        assert pipeline.generate([0]).tokens.shape == (1, 16)
+
+
+def test_a_failed_write_keeps_the_old_bundle_and_leaves_nothing(copy: Path) -> None:
+    before = (copy / MANIFEST_NAME).read_text()
+    with pytest.raises(RuntimeError), write_bundle(copy) as folder:
+        (folder / "target.onnx").write_text("half")
+        raise RuntimeError
+    assert (copy / MANIFEST_NAME).read_text() == before
+    assert [path.name for path in copy.parent.iterdir()] == ["copy"]
+
+
+def test_a_write_replaces_the_whole_bundle(copy: Path) -> None:
+    with write_bundle(copy) as folder:
+        (folder / MANIFEST_NAME).write_text("{}")
+    assert [path.name for path in copy.iterdir()] == [MANIFEST_NAME]
+    assert [path.name for path in copy.parent.iterdir()] == ["copy"]
+
+
+def test_other_folders_and_files_are_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "diary.txt").write_text("dear")
+    for path in (tmp_path / "mine", tmp_path / "mine" / "diary.txt"):
+        with pytest.raises(BundleError, match="is not a bundle; it will not be overwritten"), write_bundle(path):
+            pass
+    with pytest.raises(BundleError, match="can't be written"), write_bundle(tmp_path / "mine" / "diary.txt" / "b"):
+        pass
+    assert (tmp_path / "mine" / "diary.txt").read_text() == "dear"

@@ -1,0 +1,139 @@
+"""The trained demo pair, as committed: exactness of `lossless` on real distributions, and sane pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from coolsd_trt.export.build import BuildRequest, build_bundle
+from coolsd_trt.runtime import Pipeline, SpeculativeConfig
+from coolsd_trt.runtime.acceptance import Relaxation
+from coolsd_trt.runtime.condition import class_prompts
+from coolsd_trt.runtime.drafting import NoDraft, StaticDrafter
+from coolsd_trt.runtime.round import SpeculativeDecoder
+from coolsd_trt.runtime.sampling import image_generator
+from coolsd_trt.runtime.sequence import Batch, ImageSequence
+from coolsd_trt.runtime.stepping import chain_step, guided, prefill_step
+from coolsd_trt.runtime.tree import Tree
+from coolsd_trt.runtime.warping import warp
+from goodness import chi_square
+
+DEMO = Path(__file__).parent.parent / "tools" / "demo"
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
+    out = tmp_path_factory.mktemp("demo") / "bundle"
+    build_bundle(BuildRequest(DEMO / "target", DEMO / "image_tokenizer", DEMO / "draft"), out)
+    with Pipeline.load(out) as pipeline:
+        yield pipeline
+
+
+def class_id(demo: Pipeline, name: str) -> int:
+    return demo.info.class_names.index(name)
+
+
+def test_the_committed_weights_fit_their_budget() -> None:
+    assert sum(path.stat().st_size for path in DEMO.rglob("*") if path.is_file()) < 32e6
+
+
+def test_greedy_lossless_is_autoregression_token_for_token(demo: Pipeline) -> None:
+    classes = [class_id(demo, name) for name in ("cat-face", "country-flag", "food-fruit", "hand-fingers-open")]
+    reference = demo.generate(classes, temperature=0, cfg_scale=2, speculative=SpeculativeConfig(rule="ar"))
+    for rule in ("lossless", "cool"):
+        drafted = demo.generate(classes, temperature=0, cfg_scale=2, speculative=SpeculativeConfig(rule=rule))
+        np.testing.assert_array_equal(drafted.tokens, reference.tokens)
+        assert drafted.accepted_length > 1.5
+
+
+def test_an_image_is_the_same_alone_and_among_seven(demo: Pipeline) -> None:
+    classes = [3, 17, 29, 41, 53, 67, 90]
+    together = demo.generate(classes, seed=4, cfg_scale=2)
+    for index in (0, 3, 6):
+        alone = demo.generate([classes[index]], seed=4, first_index=index, cfg_scale=2)
+        np.testing.assert_array_equal(alone.tokens[0], together.tokens[index])
+
+
+def test_speculation_accepts_more_than_chance_and_relaxation_more_still(demo: Pipeline) -> None:
+    classes = list(range(0, 96, 8))
+    lossless = demo.generate(classes, cfg_scale=2, speculative=SpeculativeConfig(rule="lossless"))
+    cool = demo.generate(classes, cfg_scale=2, speculative=SpeculativeConfig(rule="cool", delta=1.5))
+    assert lossless.accepted_length > 1.8
+    assert lossless.drift_per_token == 0
+    assert cool.accepted_length > lossless.accepted_length
+    assert 0 < cool.drift_per_token < 0.3
+
+
+class FixedPrefix:
+    """The demo target after a given class and given first tokens: exact laws, and rounds that start there."""
+
+    def __init__(self, demo: Pipeline, class_id: int, tokens: np.ndarray) -> None:
+        self.engines, self.tokens, self.n_tokens = demo._engines, tokens, demo.info.n_tokens
+        self.sampling = demo.info.sampling.model_copy(update={"cfg_scale": 2.0, "top_k": 6, "temperature": 1.0})
+        prompt = class_prompts(demo.info.condition, [class_id])[0]
+        self.ids = np.concatenate([prompt.input_ids, np.repeat(tokens[None], 2, axis=0)], axis=1)
+        # The last known token plays the pending one; the condition is everything before it.
+        self.prompt = replace(prompt, input_ids=self.ids[:, :-1], mask=np.tri(len(tokens), dtype=np.bool_))
+
+    def exact_law(self) -> tuple[np.ndarray, np.ndarray]:
+        """The joint law of the next two tokens: pairs [36, 2] and their probabilities [36]."""
+        self.engines.target.allocate(12, self.n_tokens + 17)
+        first = self._next_law(self.ids)[0]
+        support = np.flatnonzero(first)
+        rows = np.repeat(self.ids[None], len(support), axis=0)
+        grown = np.concatenate([rows, np.repeat(support[:, None, None], 2, axis=1)], axis=2)
+        second = self._next_law(grown.reshape(-1, grown.shape[2]))
+        cells = [(i, b) for i in range(len(support)) for b in np.flatnonzero(second[i])]
+        pairs = np.array([(support[i], b) for i, b in cells])
+        return pairs, np.array([first[support[i]] * second[i, b] for i, b in cells])
+
+    def sample(self, omega: np.ndarray, count: int, first_index: int) -> np.ndarray:
+        """The next two tokens of `count` images, [count, 2], emitted by rounds alone."""
+        target, draft = self.engines.target, self.engines.draft
+        drafter = StaticDrafter(draft, Tree.chain(len(omega)), self.sampling) if len(omega) else NoDraft()
+        decoder = SpeculativeDecoder(target, drafter, self.sampling, [Relaxation(w) for w in omega])
+        sequences = [
+            ImageSequence(self.prompt, 3 + len(omega), image_generator(0, first_index + i), len(omega))
+            for i in range(count)
+        ]
+        batch = Batch(sequences, branches=2)
+        for engine in (target, draft):
+            engine.allocate(2 * count, self.n_tokens + 17)
+        batch.features = prefill_step(target, [self.prompt] * count, branches=2).hidden
+        for sequence in sequences:
+            sequence.emit([int(self.tokens[-1])])
+            sequence.last_emitted = self.tokens.tolist()
+        while any(sequence.emitted < 3 for sequence in sequences):
+            decoder.round(batch)
+        return np.array([sequence.tokens[1:3] for sequence in sequences])
+
+    def _next_law(self, ids: np.ndarray) -> np.ndarray:
+        """[2N, T] sequences -> [N, V], the law of what follows."""
+        out = chain_step(self.engines.target, ids, np.zeros(len(ids), np.int64))
+        return warp(guided(out.logits[:, -1], self.sampling, ids.shape[1] - 1), self.sampling)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [9, 40])
+def test_lossless_and_ar_follow_the_exact_law_at_fixed_prefixes(demo: Pipeline, known: int) -> None:
+    """Chi-square over up to 36 pairs of tokens, 4,000 images per rule.
+
+    An error of 0.06 in total variation adds at least 4000 * 4 * 0.06^2 = 58 to a statistic of mean 35 and deviation 8
+    (power > 0.95 at this level); the lossy rule below shows that the test sees.
+    """
+    face = class_id(demo, "face-smiling")
+    drawn = demo.generate([face], seed=1, cfg_scale=2, speculative=SpeculativeConfig(rule="ar")).tokens[0]
+    prefix = FixedPrefix(demo, face, drawn[:known])
+    pairs, law = prefix.exact_law()
+    p_values = {}
+    for name, omega in (("ar", np.empty(0)), ("lossless", np.ones(3)), ("relaxed", np.full(3, 3.0))):
+        tokens = np.concatenate([prefix.sample(omega, 250, first) for first in range(0, 4000, 250)])
+        observed = np.array([(tokens == pair).all(axis=1).sum() for pair in pairs])
+        assert observed.sum() == len(tokens), "a token outside top-k was emitted"
+        p_values[name] = chi_square(observed, law)
+    assert p_values["ar"] > 1e-3
+    assert p_values["lossless"] > 1e-3
+    assert p_values["relaxed"] < 1e-6

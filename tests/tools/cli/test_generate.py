@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from coolsd_trt.runtime.images import read_parameters
+from PIL import Image
+
+COMMAND = [sys.executable, "-m", "coolsd_trt.tools.cli"]
+
+
+def coolsd(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, **options)
+
+
+def generate(bundle: Path, out: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return coolsd("generate", bundle, "--out", out, *arguments)
+
+
+def test_pictures_statistics_and_summary(tiny_bundle: Path, tmp_path: Path) -> None:
+    out, stats = tmp_path / "new" / "pictures", tmp_path / "stats.json"
+    done = generate(tiny_bundle, out, "--class", "Cat-Face", "--class", "2", "-n", 2, "--seed", 3, "--json", stats)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in out.iterdir()) == [
+        "cat-face-seed3-0.png",
+        "cat-face-seed3-1.png",
+        "flag-seed3-2.png",
+        "flag-seed3-3.png",
+    ]
+    assert "lossy; --rule lossless is exact" in done.stdout
+    assert "tokens per target pass" in done.stdout
+    report = json.loads(stats.read_text())
+    assert (report["images"], report["lossy"], len(report["per_image"])) == (4, True, 4)
+    assert len(report["per_image"][0]["tokens"]) == 16
+
+
+def test_a_picture_can_be_made_again_from_its_parameters(tiny_bundle: Path, tmp_path: Path) -> None:
+    options = ["--rule", "uniform", "--delta", 1.3, "--draft-length", 4, "--temperature", 1.2, "--top-k", 6]
+    assert generate(tiny_bundle, tmp_path / "a", "-c", "hand", "-n", 3, "--seed", 8, *options).returncode == 0
+    made = read_parameters(tmp_path / "a" / "hand-seed8-2.png")
+    assert (made["class"], made["rule"], made["delta"]) == ("hand", "uniform", 1.3)
+    again = [
+        *("-c", made["class_id"], "--seed", made["seed"], "--first-index", made["index"], "--rule", made["rule"]),
+        *("--delta", made["delta"], "--draft-length", made["draft_length"], "--temperature", made["temperature"]),
+        *("--top-k", made["top_k"], "--cfg", made["cfg_scale"]),
+    ]
+    assert generate(tiny_bundle, tmp_path / "one.png", *again).returncode == 0
+    first, second = (np.asarray(Image.open(tmp_path / name)) for name in ("a/hand-seed8-2.png", "one.png"))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_a_grid_and_json_on_stdout(tiny_bundle: Path, tmp_path: Path) -> None:
+    arguments = ["-c", 0, "-c", 1, "-n", 2, "--grid", "--rule", "lossless", "--json", "-"]
+    done = generate(tiny_bundle, tmp_path / "g.png", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert Image.open(tmp_path / "g.png").size == (2 * 8 + 2, 2 * 8 + 2)
+    assert json.loads(done.stdout)["lossy"] is False
+    assert len(read_parameters(tmp_path / "g.png")) == 4
+
+
+def test_the_papers_schedule_is_a_flag_away(tiny_bundle: Path, tmp_path: Path) -> None:
+    assert generate(tiny_bundle, tmp_path / "x.png", "-c", 0, "--floor", "none").returncode == 0
+    assert read_parameters(tmp_path / "x.png")["floor"] is None
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["-c", "cat-fase"], ["--class 'cat-fase'", "Did you mean cat-face"]),
+        (["-c", "5"], ["--class '5'", "0 to 4"]),
+        (["-c", "0", "-n", "0"], ["images_per_prompt = 0", "at least 1"]),
+        (["-c", "0", "--temperature", "-1"], ["temperature = -1.0", "greater than or equal to 0"]),
+        (["-c", "0", "--top-p", "1.5"], ["top_p = 1.5", "less than or equal to 1"]),
+        (["-c", "0", "--delta", "0"], ["delta = 0.0", "greater than 0"]),
+        (["-c", "0", "--draft-length", "0"], ["draft_length = 0", "greater than or equal to 1"]),
+        (["-c", "0", "--draft-length", "9"], ["draft_length = 9", "at most 8", "--max-draft"]),
+        (["-c", "0", "--rule", "fast"], ["rule = 'fast'", "lossless, cool"]),
+        (["-c", "0", "--floor", "x"], ["--floor 'x'", "or none"]),
+        (["-c", "0", "--backend", "trtx"], ["backend = 'trtx'", "ort-cpu"]),
+        (["-c", "0", "--seed", "-4"], ["seed = -4"]),
+    ],
+)
+def test_mistakes_are_one_message_and_leave_nothing(
+    tiny_bundle: Path, tmp_path: Path, arguments: list[str], words: list[str]
+) -> None:
+    done = generate(tiny_bundle, tmp_path / "new" / "pictures", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.strip().startswith("error: ")
+    assert done.stderr.count("error: ") == 1
+    assert "Traceback" not in done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_one_file_for_two_pictures_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    done = generate(tiny_bundle, tmp_path / "x.png", "-c", 0, "-n", 2)
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert "Add --grid" in done.stderr
+
+
+def test_a_folder_that_can_not_be_written_is_named_first(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = generate(tiny_bundle, tmp_path / "file" / "pictures", "-c", 0)
+    assert done.returncode == 2
+    assert f"--out {tmp_path / 'file' / 'pictures'}: can't be written" in done.stderr
+
+
+def test_a_damaged_bundle_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(tiny_bundle, tmp_path / "copy"))
+    (copy / "target.onnx.data").write_bytes(b"")
+    done = generate(copy, tmp_path / "pictures", "-c", 0)
+    assert done.returncode == 2
+    assert "target.onnx.data: 0 bytes" in done.stderr
+    assert not (tmp_path / "pictures").exists()
+
+
+def test_ctrl_c_stops_with_one_message_and_leaves_nothing(tiny_bundle: Path, tmp_path: Path) -> None:
+    arguments = ["generate", str(tiny_bundle), "-c", "0", "-n", "200000", "--out", str(tmp_path / "new" / "p")]
+    process = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "new" / "p").exists():  # made once the bundle is loaded
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "error: stopped by Ctrl-C; nothing was written." in stderr
+    assert "Traceback" not in stderr
+    assert not (tmp_path / "new").exists()

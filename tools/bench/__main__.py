@@ -1,0 +1,20 @@
+"""`python -m coolsd_trt.tools.bench NAME ...`."""
+
+from __future__ import annotations
+
+import typer
+
+from ..cli.errors import run_app
+from . import rules
+
+app = typer.Typer(
+    help="Benchmarks; each prints ratios against a baseline of the same run.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("rules")(rules.rules)
+# One command would otherwise become the program itself.
+app.callback()(lambda: None)
+
+run_app(app)
