@@ -28,7 +28,8 @@ class SamplingConfig(_Settings):
 
     cfg_scale: guidance `u + s (c - u)`, 1 switches it off (and halves the work). cfg_interval: -1 guides every token,
     n guides image tokens 0 to n + 1 and no later one (LlamaGen counts from the second token). temperature: 0 is greedy.
-    top_k: 0 is off. top_p: 1 is off.
+    top_k: 0 is off. top_p: 1 is off. top_p_first: filter by top-p before top-k, as LANTERN's released code does
+    (LlamaGen: after).
     """
 
     cfg_scale: float = Field(default=4.0, ge=1)
@@ -36,6 +37,7 @@ class SamplingConfig(_Settings):
     temperature: float = Field(default=1.0, ge=0)
     top_k: int = Field(default=0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
+    top_p_first: bool = False
 
     @property
     def greedy(self) -> bool:

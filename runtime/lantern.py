@@ -28,6 +28,8 @@ class NeighborAcceptance:
     Optimal resampling [derived]: a >= p, hence `[p - min(q, a)]_+ = [p - q]_+` for any such a; and the excess of the
     emitted law over p sits where q > p, hence `TV = beta - beta(1) = sum over {q > p} of min(q - p, c)`.
     native: the authors' own residual instead; its TV depends on which token fell and is not computed.
+    beyond_support: let a token with p = 0 (outside top-k, say) stand on what it borrows, as the released code does. No
+    rule of the registry sets it; it is for repeating runs of that code.
     """
 
     table: NeighborTable
@@ -35,21 +37,24 @@ class NeighborAcceptance:
     delta: float = 0.0
     excess: float = 0.0
     native: bool = False
+    beyond_support: bool = False
 
     @property
     def lossy(self) -> bool:
         return self.k > 0 and (self.native or self.delta > 0 or self.excess > 0)
 
     def weight(self, p: Distribution, token: int) -> float:
-        return float(p[token] + self._borrowed(p, np.array([token]))[0][0]) if p[token] > 0 else 0.0
+        if p[token] == 0 and not self.beyond_support:
+            return 0.0
+        return float(p[token] + self._borrowed(p, np.array([token]))[0][0])
 
     def measure(self, p: Distribution, q: Distribution) -> tuple[float, float]:
-        beta, excess = acceptance_probability(p, q), 0.0
+        beta, drift = acceptance_probability(p, q), 0.0
         if self.lossy:
-            relaxed = np.flatnonzero((q > p) & (p > 0))
+            relaxed = np.flatnonzero((q > p) & ((p > 0) | self.beyond_support))
             for block in np.split(relaxed, range(BLOCK, len(relaxed), BLOCK)):
-                excess += float(np.minimum(q[block] - p[block], self._borrowed(p, block)[0]).sum())
-        return min(1.0, beta + excess), float("nan") if self.lossy and self.native else excess
+                drift += float(np.minimum(q[block] - p[block], self._borrowed(p, block)[0]).sum())
+        return min(1.0, beta + drift), float("nan") if self.lossy and self.native else drift
 
     def residual(self, p: Distribution, q: Distribution, rejected: int) -> NDArray[np.float64]:
         return self._native_residual(p, q, rejected) if self.native else residual_distribution(p, q)

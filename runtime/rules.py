@@ -51,7 +51,7 @@ def _lantern_plus(config: SpeculativeConfig, table: NeighborTable | None) -> lis
 
 
 def _neighbors(
-    config: SpeculativeConfig, table: NeighborTable | None, usual_k: int, **bound: float
+    config: SpeculativeConfig, table: NeighborTable | None, usual_k: int, delta: float = 0.0, excess: float = 0.0
 ) -> list[Acceptance]:
     if table is None:
         raise InputError(
@@ -65,7 +65,7 @@ def _neighbors(
             f"lantern_k = {k}: the bundle's table has the {columns} nearest codes. Use at most {columns}, or build the "
             "bundle again with a larger --neighbors."
         )
-    return [NeighborAcceptance(table, k, native=config.resampling == "native", **bound)] * config.depth
+    return [NeighborAcceptance(table, k, delta, excess, native=config.resampling == "native")] * config.depth
 
 
 def _registry(rules: Iterable[Rule]) -> dict[str, Rule]:

@@ -57,7 +57,7 @@ def verify_chain(
     Returns: (n_accepted, next_token).
     Raises: InputError when the shapes do not fit together.
     """
-    tokens = np.asarray(draft_tokens, dtype=np.int64)
+    tokens, p, q = np.asarray(draft_tokens, dtype=np.int64), np.asarray(p), np.asarray(q)
     rules = [Relaxation(w) for w in np.asarray(omega, dtype=np.float64).tolist()]
     length = len(tokens)
     if len(p) != length + 1 or len(q) != length or len(rules) != length:
@@ -65,6 +65,8 @@ def verify_chain(
             f"verify_chain got {length} draft tokens with p for {len(p)}, q for {len(q)} and omega for "
             f"{len(rules)} positions. Expected {length + 1}, {length} and {length}."
         )
+    if length and p.shape[1:] != q.shape[1:]:
+        raise InputError(f"verify_chain got p over {p.shape[1:]} and q over {q.shape[1:]} tokens. Expected the same.")
     proposal = Proposal(Tree.chain(length), np.concatenate([[0], tokens]), dict(enumerate(q)))
     verdict = judge(proposal, p.__getitem__, rules, rng)
     return verdict.n_accepted, verdict.next_token

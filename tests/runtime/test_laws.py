@@ -214,6 +214,22 @@ def test_top_k_one_is_greedy() -> None:
     np.testing.assert_array_equal(warp(logits, SamplingConfig(top_k=1)), warp(logits, SamplingConfig(temperature=0)))
 
 
+def test_the_order_of_the_filters() -> None:
+    logits = np.log([0.4, 0.3, 0.2, 0.1])
+    # top-2 leaves 4/7 and 3/7, of which top-p keeps one; of all four, top-p 0.5 keeps two
+    np.testing.assert_allclose(warp(logits, SamplingConfig(top_k=2, top_p=0.5)), [1, 0, 0, 0])
+    first = SamplingConfig(top_k=2, top_p=0.5, top_p_first=True)
+    np.testing.assert_allclose(warp(logits, first), [4 / 7, 3 / 7, 0, 0])
+
+
+def test_greedy_needs_no_square_of_the_vocabulary() -> None:
+    logits = np.zeros((2, 65536), dtype=np.float32)
+    logits[[0, 1], [7, 65535]] = 1.0
+    p = warp(logits, SamplingConfig(temperature=0))
+    assert p.argmax(axis=-1).tolist() == [7, 65535]
+    assert p.sum() == 2
+
+
 def test_an_empty_draft_samples_the_target() -> None:
     p = np.array([[0.2, 0.0, 0.8]])
     assert verify_chain([], p, np.empty((0, 3)), [], Script(0.1)) == (0, 0)
@@ -231,6 +247,8 @@ def test_shapes_that_do_not_fit_are_named() -> None:
     p, q = np.full((2, 3), 1 / 3), np.full((1, 3), 1 / 3)
     with pytest.raises(InputError, match="2 draft tokens"):
         verify_chain([0, 1], p, q, [1.0], Script())
+    with pytest.raises(InputError, match="Expected the same"):
+        verify_chain([0], p, q[:, :2], [1.0], Script())
 
 
 def test_schedules() -> None:
