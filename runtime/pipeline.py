@@ -79,6 +79,7 @@ class Pipeline:
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
+        top_p_first: bool | None = None,
         speculative: SpeculativeConfig | None = None,
         batch_size: int = 8,
         progress: Callable[[Progress], None] | None = None,
@@ -92,7 +93,8 @@ class Pipeline:
             caption_features, caption_mask: see `condition.caption_prompts`.
             seed, first_index: picture i of the call draws from the generator (seed, first_index + i), so any picture
                 can be made again alone.
-            cfg_scale, cfg_interval, temperature, top_k, top_p: see `SamplingConfig`; None takes the bundle's default.
+            cfg_scale, cfg_interval, temperature, top_k, top_p, top_p_first: see `SamplingConfig`; None takes the
+                bundle's default.
             speculative: see `SpeculativeConfig`; None takes the bundle's default.
             batch_size: pictures that share passes.
             progress: called after every round. cancel: looked at before every round.
@@ -100,7 +102,12 @@ class Pipeline:
         """
         start = time.perf_counter()
         sampling = self._sampling(
-            cfg_scale=cfg_scale, cfg_interval=cfg_interval, temperature=temperature, top_k=top_k, top_p=top_p
+            cfg_scale=cfg_scale,
+            cfg_interval=cfg_interval,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            top_p_first=top_p_first,
         )
         speculative = speculative or self.info.speculative
         _check_call(images_per_prompt=(images_per_prompt, 1), batch_size=(batch_size, 1))

@@ -37,6 +37,7 @@ def calibrate(
     temperature: options.Temperature = None,
     top_k: options.TopK = None,
     top_p: options.TopP = None,
+    top_p_first: options.TopPFirst = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the result, leave the bundle as it is.")] = False,
     report: Annotated[Path | None, typer.Option("--json", help="Write every figure to this file.")] = None,

@@ -46,6 +46,7 @@ def generate(
     temperature: options.Temperature = None,
     top_k: options.TopK = None,
     top_p: options.TopP = None,
+    top_p_first: options.TopPFirst = None,
     rule: options.RuleName = None,
     delta: options.Delta = None,
     nu: options.Nu = None,

@@ -28,6 +28,9 @@ CfgInterval = Annotated[int | None, _option(_SAMPLING, "Guide only image tokens 
 Temperature = Annotated[float | None, _option(_SAMPLING, "0 = greedy.")]
 TopK = Annotated[int | None, _option(_SAMPLING, "0 = off.")]
 TopP = Annotated[float | None, _option(_SAMPLING, "1 = off.")]
+TopPFirst = Annotated[
+    bool | None, _option(_SAMPLING, "Apply top-p before top-k, as LANTERN's released code does.", "--top-p-first")
+]
 
 RuleName = Annotated[
     str | None,

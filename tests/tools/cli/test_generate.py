@@ -123,7 +123,7 @@ def test_a_damaged_bundle_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_stops_with_one_message_and_leaves_nothing(tiny_bundle: Path, tmp_path: Path) -> None:
-    arguments = ["generate", str(tiny_bundle), "-c", "0", "-n", "200000", "--out", str(tmp_path / "new" / "p")]
+    arguments = ["generate", str(tiny_bundle), "-c", "0", "-n", "20000", "--out", str(tmp_path / "new" / "p")]
     process = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not (tmp_path / "new" / "p").exists():  # made once the bundle is loaded
