@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from ...runtime.errors import InputError
+from ..cli.errors import run_app
 from . import emoji
 from .loop import LoopSettings, train
 
@@ -298,14 +299,5 @@ def _seed(seed: int, threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def main() -> None:
-    """Run the command line; a user's mistake ends with one message and exit code 2."""
-    try:
-        app()
-    except InputError as error:
-        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
-        raise SystemExit(2) from error
-
-
 if __name__ == "__main__":
-    main()
+    run_app(app)

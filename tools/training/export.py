@@ -19,6 +19,9 @@ from .llamagen import Target, TargetConfig
 from .loop import BEST_NAME, CHECKPOINT_NAME, LOG_NAME, write_atomically
 from .vq import VqConfig, VqTokenizer, to_uint8
 
+# What `coolsd-trt build` makes the bundle's defaults: the guidance these pictures look best at.
+SAMPLING = {"cfg_scale": 3.0, "top_k": 0}
+
 
 def run_id(folder: Path) -> str:
     """SHA-256 of a run's best weights."""
@@ -75,6 +78,7 @@ def write_target(model: Target, classes: list[str], out_dir: Path) -> None:
         "dim": c.dim, "n_layer": c.n_layer, "n_head": c.n_head, "vocab_size": c.vocab_size,
         "num_classes": c.num_classes, "block_size": c.block_size, "cls_token_num": c.cls_token_num,
         "model_type": c.model_type, "hidden_dim_ffn": c.hidden_dim_ffn, "head_dim": c.head_dim,
+        "name": "emoji-64", "sampling": SAMPLING,
     }  # fmt: skip
     _write_model(model, fields, out_dir)
     _write_json(classes, out_dir / "class_names.json")

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from coolsd_trt.runtime.errors import InputError
+from coolsd_trt.tools.cli.errors import run_app
 from coolsd_trt.tools.training import codes as codes_module
 from coolsd_trt.tools.training import emoji, export
-from coolsd_trt.tools.training.__main__ import main
+from coolsd_trt.tools.training.__main__ import app
 from coolsd_trt.tools.training.codes import Codes
 from coolsd_trt.tools.training.decoder import DecoderTask
 from coolsd_trt.tools.training.draft import DraftTask, overlaps
@@ -188,7 +189,7 @@ def test_a_run_of_another_kind_is_refused(tmp_path):
 def test_the_command_line_says_what_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["training", "tokenizer", "--data", str(tmp_path), "--out", str(tmp_path / "run")])
     with pytest.raises(SystemExit) as stop:
-        main()
+        run_app(app)
     assert stop.value.code == 2
     message = capsys.readouterr().err
     assert "emoji.npz" in message.replace("\n", "") and "Traceback" not in message
