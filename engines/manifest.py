@@ -12,6 +12,8 @@ from ..runtime.config import SamplingConfig, SpeculativeConfig
 SCHEMA_VERSION = 1
 # How a graph writes its cache and attends, see `export.graph.attention`.
 LoweringName = Literal["tensor_scatter", "portable"]
+# The float type of a graph's weights, caches and matrix products; logits and hidden states leave it as float32.
+PrecisionName = Literal["fp32", "fp16"]
 MANIFEST_NAME = "manifest.json"
 
 
@@ -39,7 +41,7 @@ class GraphSpec(_Part):
     """A graph: its files (the .onnx first), its inputs and outputs."""
 
     files: tuple[FileRecord, ...] = Field(min_length=1)
-    precision: Literal["fp32"] = "fp32"
+    precision: PrecisionName = "fp32"
     parameters: int = Field(ge=1)
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -55,6 +57,10 @@ class TransformerSpec(GraphSpec):
     hidden_size: int = Field(ge=1)
     vocab_size: int = Field(ge=1)
     positions: int = Field(ge=1, description="rows of the RoPE table: the longest sequence")
+
+    @property
+    def cache_dtype(self) -> str:
+        return next(tensor.dtype for tensor in self.inputs if tensor.name == "past_key_0")
 
 
 class ImageDecoderSpec(GraphSpec):

@@ -41,7 +41,7 @@ class _Bound:
 
 
 class OrtTransformer:
-    """A target or draft graph with static caches [rows, kv_heads, cache_length, head_dim] float32.
+    """A target or draft graph with static caches [rows, kv_heads, cache_length, head_dim] in the graph's precision.
 
     Buffers and bindings are made once per (rows, S) and reused; a step allocates nothing.
     """
@@ -51,7 +51,7 @@ class OrtTransformer:
         self._session = open_session(path, threads)
         self._spec = spec
         self._takes_features = any(tensor.name == "features" for tensor in spec.inputs)
-        self._caches: dict[str, NDArray[np.float32]] = {}
+        self._caches: dict[str, NDArray[np.floating[Any]]] = {}
         self._bound: dict[tuple[int, int], _Bound] = {}
 
     @property
@@ -66,7 +66,7 @@ class OrtTransformer:
             return
         shape = (rows, spec.kv_heads, cache_length, spec.head_dim)
         names = [f"{kind}_{i}" for i in range(spec.layers) for kind in ("key", "value")]
-        self._caches = {name: np.zeros(shape, dtype=np.float32) for name in names}
+        self._caches = {name: np.zeros(shape, dtype=spec.cache_dtype) for name in names}
         self._bound.clear()
 
     def step(
@@ -122,8 +122,8 @@ class OrtTransformer:
         for name, cache in self._caches.items():
             # The first `rows` rows are contiguous, so a smaller batch is the same pointer with a smaller shape.
             shape = (rows, *cache.shape[1:])
-            binding.bind_input(f"past_{name}", "cpu", 0, np.float32, shape, cache.ctypes.data)
-            binding.bind_output(f"present_{name}", "cpu", 0, np.float32, shape, cache.ctypes.data)
+            binding.bind_input(f"past_{name}", "cpu", 0, cache.dtype.type, shape, cache.ctypes.data)
+            binding.bind_output(f"present_{name}", "cpu", 0, cache.dtype.type, shape, cache.ctypes.data)
         return self._bound.setdefault((rows, length), _Bound(inputs, outputs, binding))
 
 

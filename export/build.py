@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..engines.backends import onnxruntime_has_tensor_scatter
 from ..engines.bundle import Bundle, write_bundle
-from ..engines.manifest import MANIFEST_NAME, LoweringName, Manifest, Source
+from ..engines.manifest import MANIFEST_NAME, LoweringName, Manifest, PrecisionName, Source
 from ..runtime.condition import CaptionCondition, ClassCondition, Condition
 from ..runtime.config import SamplingConfig
 from ..runtime.errors import BundleError, InputError
@@ -32,6 +32,7 @@ class BuildRequest:
     """What to build. target, draft, image_decoder: checkpoint files or directories. max_draft_length: the longest
     draft the bundle has cache room for. class_names: JSON list; default: `class_names.json` beside the target.
     lowering: how graphs write the cache and attend; None: what suits the installed onnxruntime.
+    precision: float type of target and draft; the image decoder, which runs once a picture, stays fp32.
     heads, grid: attention heads and image tokens per side, where the target's checkpoint does not say."""
 
     target: Path
@@ -40,6 +41,7 @@ class BuildRequest:
     max_draft_length: int = DEFAULT_MAX_DRAFT
     class_names: Path | None = None
     lowering: LoweringName | None = None
+    precision: PrecisionName = "fp32"
     heads: int | None = None
     grid: int | None = None
 
@@ -74,11 +76,12 @@ def build_bundle(request: BuildRequest, out: Path, report: Callable[[str], None]
     condition = _condition(request, target)
     with write_bundle(out) as folder:
         report("target")
-        target_spec = write_target(folder / "target.onnx", target, request.max_draft_length, lowering)
+        form = (request.max_draft_length, lowering, request.precision)
+        target_spec = write_target(folder / "target.onnx", target, *form)
         draft_spec = None
         if draft is not None:
             report("draft")
-            draft_spec = write_draft(folder / "draft.onnx", draft, target.head(), request.max_draft_length, lowering)
+            draft_spec = write_draft(folder / "draft.onnx", draft, target.head(), *form)
         report("image decoder")
         decoder_spec = write_image_decoder(folder / "image_decoder.onnx", decoder, target.shape.grid)
         projection_spec = None
@@ -121,6 +124,7 @@ def _build_key(request: BuildRequest, lowering: LoweringName, sources: dict[str,
         "sources": {role: checkpoint.fingerprint() for role, checkpoint in sources.items()},
         "max_draft_length": request.max_draft_length,
         "lowering": lowering,
+        "precision": request.precision,
         "class_names": read_json(names) if names else None,
         "heads": request.heads,
         "grid": request.grid,

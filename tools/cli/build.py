@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ...engines.manifest import LoweringName, Manifest
+from ...engines.manifest import LoweringName, Manifest, PrecisionName
 from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, build_bundle
 from .console import human_size, plain_table, stderr, stdout
 
@@ -28,12 +28,17 @@ def build(
         LoweringName | None,
         typer.Option(help="How graphs write the cache and attend; default: what suits the installed onnxruntime."),
     ] = None,
+    precision: Annotated[
+        PrecisionName, typer.Option(help="Float type of target and draft; the image decoder stays fp32.")
+    ] = "fp32",
     heads: Annotated[int | None, typer.Option(min=1, help="Attention heads, if the target does not say.")] = None,
     grid: Annotated[int | None, typer.Option(min=1, help="Image tokens per side, if the target does not say.")] = None,
 ) -> None:
     """Turn checkpoints into a bundle. Does nothing when the bundle is already there and intact."""
     start = time.perf_counter()
-    request = BuildRequest(target, image_decoder, draft, max_draft, class_names, lowering, heads, grid)
+    request = BuildRequest(
+        target, image_decoder, draft, max_draft, class_names, lowering, precision=precision, heads=heads, grid=grid
+    )
     with stderr.status("build") as status:
         result = build_bundle(request, out, report=lambda stage: status.update(f"build: {stage}"))
     seconds = time.perf_counter() - start
