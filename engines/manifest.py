@@ -14,6 +14,8 @@ SCHEMA_VERSION = 1
 LoweringName = Literal["tensor_scatter", "portable"]
 # The float type of a graph's weights, caches and matrix products; logits and hidden states leave it as float32.
 PrecisionName = Literal["fp32", "fp16"]
+# TensorRT-RTX, which builds anywhere, and TensorRT, which builds on the GPU it builds for.
+FlavourName = Literal["trt-rtx", "trt"]
 MANIFEST_NAME = "manifest.json"
 
 
@@ -69,6 +71,30 @@ class ImageDecoderSpec(GraphSpec):
     image_size: tuple[int, int]
 
 
+class PlanRecord(_Part):
+    """A TensorRT engine made from one graph. workspace: bytes of device memory for activations."""
+
+    file: FileRecord
+    workspace: int = Field(ge=0)
+    seconds: float = Field(ge=0, description="build time")
+
+
+class EngineSet(_Part):
+    """The plans of one TensorRT for one GPU generation.
+
+    builder: digest of the code that built them. max_batch: pictures per pass. plans: by part, see `Manifest.parts`.
+    """
+
+    key: str
+    flavour: FlavourName
+    version: str
+    compute_capability: str = Field(pattern=r"^\d+\.\d$")
+    precision: PrecisionName
+    max_batch: int = Field(ge=1)
+    builder: str
+    plans: dict[str, PlanRecord]
+
+
 class Source(_Part):
     """A checkpoint the bundle was made from. role: target, draft or image_decoder."""
 
@@ -92,6 +118,7 @@ class Manifest(_Part):
     draft: TransformerSpec | None = None
     image_decoder: ImageDecoderSpec
     caption_projection: GraphSpec | None = Field(None, description="only when the condition is a caption")
+    engine_sets: tuple[EngineSet, ...] = Field(default=(), description="TensorRT plans; none until they are built")
     sampling: SamplingConfig = SamplingConfig()
     speculative: SpeculativeConfig = SpeculativeConfig()
     sources: tuple[Source, ...]
@@ -108,5 +135,5 @@ class Manifest(_Part):
         return {name: part for name, part in parts.items() if part is not None}
 
     def files(self) -> list[FileRecord]:
-        """All files the bundle must have beside the manifest."""
+        """All files the bundle must have beside the manifest; plans are checked by those who use them."""
         return [record for part in self.parts().values() for record in part.files]
