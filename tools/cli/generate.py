@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ...engines.backends import BACKENDS
 from ...runtime import GenerationResult, InputError, Pipeline, SpeculativeConfig
 from ...runtime import Progress as Snapshot
 from ...runtime.images import make_grid, save_png
@@ -72,7 +73,7 @@ def generate(
         int | None, typer.Option(help="L, tokens drafted per target pass.", rich_help_panel=SPECULATION)
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Pictures that share passes.")] = 8,
-    backend: Annotated[str, typer.Option(help="auto or ort-cpu.")] = "auto",
+    backend: Annotated[str, typer.Option(help=f"auto or one of: {', '.join(BACKENDS)}.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,
     stats: Annotated[
         Path | None, typer.Option("--json", help="Write tokens and statistics to this file; `-` = stdout.")
@@ -100,10 +101,11 @@ def generate(
             speculative=_speculative(pipeline, speculation),
         )
         written = _save(result, out, grid)
+        used = f"backend {pipeline.backend}: {pipeline.backend_reason}"
         if stats is not None:
             _write_json(result, stats)
     if stats != Path("-"):
-        _print_summary(result, written)
+        _print_summary(result, written, used)
 
 
 def _prompts(pipeline: Pipeline, classes: list[str], caption_features: Path | None) -> tuple[dict[str, Any], int]:
@@ -197,7 +199,7 @@ def _write_json(result: GenerationResult, path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _print_summary(result: GenerationResult, written: list[Path]) -> None:
+def _print_summary(result: GenerationResult, written: list[Path], backend: str) -> None:
     settings = result.parameters[0]
     tokens = sum(s.n_tokens for s in result.stats)
     phases = {name: sum(s.seconds[name] for s in result.stats) for name in result.stats[0].seconds}
@@ -214,3 +216,4 @@ def _print_summary(result: GenerationResult, written: list[Path]) -> None:
     for name, value in rows.items():
         table.add_row(name, value)
     stdout.print(table)
+    stdout.print(backend, markup=False)
