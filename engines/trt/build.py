@@ -74,9 +74,7 @@ def parse_network(trt: Any, log: Any, builder: Any, onnx_path: Path, spec: Graph
 
     Raises: BackendError naming the nodes TensorRT refused.
     """
-    # TensorRT 11 knows no other networks, and has no flag to say so.
-    typed = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
-    network = builder.create_network(0 if typed is None else 1 << int(typed))
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, log)
     if not parser.parse(_with_fixed_cache(onnx_path, spec), str(onnx_path)):
         reasons = [str(parser.get_error(i).desc()) for i in range(parser.num_errors)] or [log.summary()]
