@@ -67,7 +67,8 @@ class Cuda:
             free, total = self._call("ask for free memory", self._runtime.cudaMemGetInfo)
             raise BackendError(out_of_memory(what, size, free, total))
         _check(self._runtime, error, f"allocate {what}")
-        self._call(f"clear {what}", self._runtime.cudaMemset, address, 0, size)
+        self._call(f"clear {what}", self._runtime.cudaMemsetAsync, address, 0, size, self._stream)
+        self.synchronize()
         return int(address)
 
     def free(self, address: int) -> None:
@@ -106,10 +107,11 @@ class Cuda:
         self._call("begin a graph", runtime.cudaStreamBeginCapture, self._stream, mode)
         try:
             work()
-        finally:
-            # Ends the capture also after an error, or the stream would stay unusable.
-            error, graph = runtime.cudaStreamEndCapture(self._stream)
-        _check(runtime, error, "record a graph")
+        except BaseException:
+            # Or the stream would stay unusable.
+            runtime.cudaStreamEndCapture(self._stream)
+            raise
+        graph = self._call("record a graph", runtime.cudaStreamEndCapture, self._stream)
         try:
             return self._call("instantiate a graph", runtime.cudaGraphInstantiate, graph, 0)
         finally:

@@ -78,7 +78,7 @@ class Plan:
         self._memory = cuda.malloc(size, f"the activations of {self._path.stem}")
         for i in range(count):
             context = self._new_context()
-            context.set_optimization_profile_async(i, cuda.stream)
+            self._require(context.set_optimization_profile_async(i, cuda.stream), f"select profile {i}")
             context.set_device_memory(self._memory, size)
             self._contexts.append(context)
         cuda.synchronize()

@@ -92,7 +92,7 @@ def test_copies_go_the_right_way_on_the_one_stream(runtime: FakeRuntime) -> None
     copies = [call[1:] for call in runtime.calls if call[0] == "cudaMemcpyAsync"]
     pointer = host.ctypes.data
     assert copies == [(4096, pointer, 64, 1, 5), (pointer, 4096, 8, 2, 5), (4096, 4128, 16, 3, 5)]
-    assert ("cudaMemset", 4096, 0, 64) in runtime.calls
+    assert ("cudaMemsetAsync", 4096, 0, 64, 5) in runtime.calls
 
 
 def test_a_graph_is_captured_instantiated_and_launched(runtime: FakeRuntime) -> None:
@@ -141,7 +141,7 @@ def test_the_real_bindings_have_every_name() -> None:
     runtime = pytest.importorskip("cuda.bindings.runtime", reason="needs cuda-bindings: pip install 'coolsd-trt[rtx]'")
     for name in (*FakeRuntime().values, "cudaFree", "cudaFreeHost", "cudaGraphDestroy", "cudaGraphExecDestroy"):
         assert callable(getattr(runtime, name))
-    for name in ("cudaSetDevice", "cudaMemset", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaStreamDestroy"):
+    for name in ("cudaSetDevice", "cudaMemsetAsync", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaStreamDestroy"):
         assert callable(getattr(runtime, name))
     for name in ("cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphLaunch"):
         assert callable(getattr(runtime, name))
