@@ -28,7 +28,7 @@ class Flavour:
 
 
 FLAVOURS: dict[FlavourName, Flavour] = {
-    "trt-rtx": Flavour("trt-rtx", "tensorrt_rtx", (1, 3), "pip install 'coolsd-trt[rtx]'", cross_builds=True),
+    "trt-rtx": Flavour("trt-rtx", "tensorrt_rtx", (1, 4), "pip install 'coolsd-trt[rtx]'", cross_builds=True),
     "trt": Flavour(
         "trt",
         "tensorrt",
