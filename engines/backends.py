@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -46,11 +47,11 @@ def choose_backend(name: str, manifest: Manifest) -> Backend:
 
 def onnxruntime_has_tensor_scatter() -> bool:
     """Whether the installed onnxruntime runs the tensor_scatter lowering; True when none is installed."""
-    try:
-        major, minor = version("onnxruntime").split(".")[:2]
-    except PackageNotFoundError:
-        return True
-    return (int(major), int(minor)) >= TENSOR_SCATTER_SINCE
+    for package in ("onnxruntime", "onnxruntime-gpu"):
+        with suppress(PackageNotFoundError):
+            major, minor = version(package).split(".")[:2]
+            return (int(major), int(minor)) >= TENSOR_SCATTER_SINCE
+    return True
 
 
 def _first_usable(manifest: Manifest) -> Backend:

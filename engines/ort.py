@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -157,8 +156,10 @@ class OrtTransformer:
 
 def _check_lowering(path: Path, lowering: LoweringName) -> None:
     if lowering == "tensor_scatter" and not onnxruntime_has_tensor_scatter():
+        import onnxruntime
+
         raise BackendError(
-            f"{path}: its lowering is tensor_scatter, which needs onnxruntime 1.24; {version('onnxruntime')} is "
+            f"{path}: its lowering is tensor_scatter, which needs onnxruntime 1.24; {onnxruntime.__version__} is "
             "installed. Upgrade it, or build the bundle again with --lowering portable."
         )
 

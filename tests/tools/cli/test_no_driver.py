@@ -45,6 +45,11 @@ def test_generate_on_what_is_there(bundle: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / "pictures").iterdir())) == 1
 
 
+def test_check(bundle: Path) -> None:
+    refused(coolsd("check", bundle, "--backend", "trt-rtx"), "error: backend trt-rtx: ")
+    refused(coolsd("check", bundle), "there is nothing to compare", "trt-rtx: ")
+
+
 def test_inspect(bundle: Path) -> None:
     done = coolsd("inspect", bundle)
     assert done.returncode == 0, done.stderr
