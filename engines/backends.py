@@ -71,7 +71,7 @@ def _first_usable(manifest: Manifest) -> Backend:
 def _require(name: str, manifest: Manifest) -> Backend:
     """Raises what stands in the way."""
     if name in ("ort-cpu", "ort-cuda"):
-        _require_onnxruntime(name)
+        require_onnxruntime(name)
         return Backend(name)
     flavour = next(flavour for flavour in FLAVOURS.values() if flavour.name == name)
     plans_of(manifest, flavour.name)
@@ -81,7 +81,8 @@ def _require(name: str, manifest: Manifest) -> Backend:
     return Backend(name, trt=trt, engines=find_plans(manifest, flavour.name, trt.__version__, gpu))
 
 
-def _require_onnxruntime(name: str) -> None:
+def require_onnxruntime(name: str) -> None:
+    """Raises: BackendError when it is not installed or, for ort-cuda, can't reach a GPU."""
     extra = "cpu" if name == "ort-cpu" else "gpu"
     if importlib.util.find_spec("onnxruntime") is None:
         raise BackendError(

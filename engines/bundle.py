@@ -117,6 +117,19 @@ def write_bundle(out: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def replace_manifest(bundle: Bundle, manifest: Manifest) -> None:
+    """Write another manifest over a bundle's, under a temporary name first. Raises: BundleError when it can't."""
+    file = bundle.path / MANIFEST_NAME
+    temporary = file.with_name(f".{MANIFEST_NAME}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
+        temporary.replace(file)
+    except OSError as error:
+        raise BundleError(f"{file}: can't be written ({error.strerror}). Make the bundle writable.") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def record_file(path: Path) -> FileRecord:
     """Name, size and hash of a finished file."""
     return FileRecord(name=path.name, size=path.stat().st_size, sha256=sha256_file(path))

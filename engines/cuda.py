@@ -96,6 +96,12 @@ class Cuda:
         """Queue a copy within the device."""
         self._copy(destination, source, size, self._runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice)
 
+    def move_strided(self, destination: int, source: int, size: int, pitch: int, count: int) -> None:
+        """Queue `count` copies of `size` bytes within the device; each begins `pitch` bytes after the one before."""
+        kind = self._runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice
+        copy = self._runtime.cudaMemcpy2DAsync
+        self._call("copy", copy, destination, pitch, source, pitch, size, count, kind, self._stream)
+
     def synchronize(self) -> None:
         """Wait for everything queued; errors of kernels surface here."""
         self._call("finish a step", self._runtime.cudaStreamSynchronize, self._stream)

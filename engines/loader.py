@@ -3,40 +3,66 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
+from functools import cached_property
 from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..runtime.condition import CaptionProjection
-from ..runtime.protocols import CachedTransformer, ImageDecoder, ModelInfo
+from ..runtime.protocols import CachedTransformer, ImageDecoder, ImageEncoder, ModelInfo, TextEncoder
 from .backends import Backend, choose_backend
 from .bundle import Bundle
-from .ort import OrtOpener
 from .ort_cuda import OrtCudaOpener
+from .ort_opener import OrtOpener
 from .trt.opener import TrtOpener
 
 Opener = OrtOpener | OrtCudaOpener | TrtOpener
 
 
+class _Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+Part = TypeVar("Part", bound=_Closeable)
+
+
 class LoadedEngines:
-    """Target, draft and image decoder of one bundle on one backend."""
+    """The engines of one bundle on one backend; parts the bundle lacks are None."""
 
     def __init__(self, bundle: Bundle, backend: Backend, opener: Opener) -> None:
-        manifest = bundle.manifest
+        m = bundle.manifest
         self.info: ModelInfo = bundle.info
         self.backend, self.backend_reason = backend.name, backend.reason
         self.draft: CachedTransformer | None = None
+        self.image_encoder: ImageEncoder | None = None
         self.caption_projection: CaptionProjection | None = None
+        self.text_encoder: TextEncoder | None = None
+        self._neighbors = bundle.file(m.neighbors) if m.neighbors else None
         # Frees what was opened, last first, also when a later part can't be.
         with ExitStack() as stack:
+
+            def kept(part: Part) -> Part:
+                return stack.enter_context(closing(part))
+
             stack.callback(opener.close)
-            self.target: CachedTransformer = stack.enter_context(closing(opener.transformer("target", manifest.target)))
-            if manifest.draft is not None:
-                self.draft = stack.enter_context(closing(opener.transformer("draft", manifest.draft)))
-            decoder = opener.image_decoder(manifest.image_decoder)
-            self.image_decoder: ImageDecoder = stack.enter_context(closing(decoder))
-            if manifest.caption_projection is not None:
-                projection = opener.caption_projection(manifest.caption_projection)
-                self.caption_projection = stack.enter_context(closing(projection))
+            self.target: CachedTransformer = kept(opener.transformer("target", m.target))
+            if m.draft is not None:
+                self.draft = kept(opener.transformer("draft", m.draft))
+            self.image_decoder: ImageDecoder = kept(opener.image_decoder(m.image_decoder))
+            if m.image_encoder is not None:
+                self.image_encoder = kept(opener.image_encoder(m.image_encoder))
+            if m.caption_projection is not None:
+                self.caption_projection = kept(opener.caption_projection(m.caption_projection))
+            if m.text_encoder is not None:
+                self.text_encoder = kept(opener.text_encoder(m.text_encoder))
             self._open = stack.pop_all()
+
+    @cached_property
+    def neighbors(self) -> NDArray[np.uint16] | None:
+        """[V, K], mapped from the bundle when first asked for."""
+        return np.load(self._neighbors, mmap_mode="r") if self._neighbors else None
 
     def close(self) -> None:
         self._open.close()
@@ -54,5 +80,5 @@ def load_engines(path: Path, backend: str, *, threads: int | None = None, verify
 
 def _opener(bundle: Bundle, chosen: Backend, threads: int | None, verify: bool) -> Opener:
     if chosen.engines is not None:
-        return TrtOpener(bundle, chosen.trt, chosen.engines, verify)
+        return TrtOpener(bundle, chosen.trt, chosen.engines, threads, verify)
     return OrtCudaOpener(bundle, threads) if chosen.name == "ort-cuda" else OrtOpener(bundle, threads)

@@ -12,8 +12,9 @@ from ..runtime.config import SamplingConfig, SpeculativeConfig
 SCHEMA_VERSION = 1
 # How a graph writes its cache and attends, see `export.graph.attention`.
 LoweringName = Literal["tensor_scatter", "portable"]
-# The float type of a graph's weights, caches and matrix products; logits and hidden states leave it as float32.
-PrecisionName = Literal["fp32", "fp16"]
+# Of a graph's matrices. fp16 also is the type of its caches and of what passes between its layers; int8 leaves those
+# float32. Logits and hidden states are always float32.
+PrecisionName = Literal["fp32", "fp16", "int8"]
 # TensorRT-RTX, which builds anywhere, and TensorRT, which builds on the GPU it builds for.
 FlavourName = Literal["trt-rtx", "trt"]
 MANIFEST_NAME = "manifest.json"
@@ -49,8 +50,18 @@ class GraphSpec(_Part):
     outputs: tuple[Tensor, ...]
 
 
+class PrecisionCost(_Part):
+    """How far a reduced precision moves the next-token distribution, on average over positions: KL divergence in nats,
+    and total variation."""
+
+    kl: float
+    tv: float
+    positions: int
+
+
 class TransformerSpec(GraphSpec):
-    """A target or draft graph, with the sizes its caches are allocated from."""
+    """A target or draft graph, with the sizes its caches are allocated from. precision_cost: against fp32, for int8
+    targets."""
 
     lowering: LoweringName
     layers: int = Field(ge=1)
@@ -58,11 +69,18 @@ class TransformerSpec(GraphSpec):
     head_dim: int = Field(ge=2)
     hidden_size: int = Field(ge=1)
     vocab_size: int = Field(ge=1)
+    precision_cost: PrecisionCost | None = None
     positions: int = Field(ge=1, description="rows of the RoPE table: the longest sequence")
 
     @property
     def cache_dtype(self) -> str:
         return next(tensor.dtype for tensor in self.inputs if tensor.name == "past_key_0")
+
+
+class TextEncoderSpec(GraphSpec):
+    """The graph from tokens to text features. tokenizer: its `tokenizer.json`."""
+
+    tokenizer: FileRecord
 
 
 class ImageDecoderSpec(GraphSpec):
@@ -117,10 +135,13 @@ class Manifest(_Part):
     target: TransformerSpec
     draft: TransformerSpec | None = None
     image_decoder: ImageDecoderSpec
-    caption_projection: GraphSpec | None = Field(None, description="only when the condition is a caption")
+    image_encoder: GraphSpec | None = None
+    caption_projection: GraphSpec | None = Field(default=None, description="only when the condition is a caption")
+    text_encoder: TextEncoderSpec | None = None
+    neighbors: FileRecord | None = None
     engine_sets: tuple[EngineSet, ...] = Field(default=(), description="TensorRT plans; none until they are built")
-    sampling: SamplingConfig = SamplingConfig()
-    speculative: SpeculativeConfig = SpeculativeConfig()
+    sampling: SamplingConfig
+    speculative: SpeculativeConfig
     sources: tuple[Source, ...]
     tools: dict[str, str]
 
@@ -130,10 +151,15 @@ class Manifest(_Part):
             "target": self.target,
             "draft": self.draft,
             "image decoder": self.image_decoder,
+            "image encoder": self.image_encoder,
             "caption projection": self.caption_projection,
+            "text encoder": self.text_encoder,
         }
         return {name: part for name, part in parts.items() if part is not None}
 
     def files(self) -> list[FileRecord]:
         """All files the bundle must have beside the manifest; plans are checked by those who use them."""
-        return [record for part in self.parts().values() for record in part.files]
+        records = [record for part in self.parts().values() for record in part.files]
+        if self.text_encoder:
+            records.append(self.text_encoder.tokenizer)
+        return [*records, self.neighbors] if self.neighbors else records

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,7 @@ from numpy.typing import NDArray
 from ..runtime.errors import BackendError
 from ..runtime.protocols import StepOutput
 from .backends import onnxruntime_has_tensor_scatter
-from .bundle import Bundle
-from .manifest import GraphSpec, LoweringName, TransformerSpec
+from .manifest import LoweringName, TransformerSpec
 
 CPU_PROVIDER = "CPUExecutionProvider"
 
@@ -21,7 +21,12 @@ CPU_PROVIDER = "CPUExecutionProvider"
 def open_session(path: Path, threads: int | None, provider: str = CPU_PROVIDER) -> Any:
     """An inference session. Raises: BackendError with onnxruntime's own words, or when it left the provider for
     another, which it does without an error."""
-    import onnxruntime
+    try:
+        import onnxruntime
+    except ImportError:
+        raise BackendError(
+            f"{path}: it runs on onnxruntime, which is not installed. Install it: pip install 'coolsd-trt[cpu]'."
+        ) from None
 
     options = onnxruntime.SessionOptions()
     if threads is not None:
@@ -65,7 +70,7 @@ class OrtTransformer:
         self._spec = spec
         self._takes_features = any(tensor.name == "features" for tensor in spec.inputs)
         self._caches: dict[str, Any] = {}
-        self._cache_shape: tuple[int, ...] = (0, 0, 0, 0)
+        self._cache_shape: tuple[int, int, int, int] = (0, 0, 0, 0)
         self._bound: dict[tuple[int, int], _Bound] = {}
 
     @property
@@ -74,8 +79,6 @@ class OrtTransformer:
 
     def allocate(self, rows: int, cache_length: int) -> None:
         spec = self._spec
-        if cache_length > spec.positions:
-            raise BackendError(f"a cache of {cache_length} positions was asked; the graph has {spec.positions}.")
         if self.cache_length == cache_length and self._cache_shape[0] >= rows:
             return
         self._free_caches()
@@ -109,6 +112,10 @@ class OrtTransformer:
     def copy_row(self, source: int, destination: int) -> None:
         for cache in self._caches.values():
             cache[destination] = cache[source]
+
+    def compact(self, row: int, sources: NDArray[np.int64], destination: int) -> None:
+        for cache in self._caches.values():
+            cache[row, :, destination : destination + len(sources)] = cache[row][:, sources]
 
     def close(self) -> None:
         self._free_caches()
@@ -190,6 +197,25 @@ class OrtImageDecoder(_OrtGraph):
         return pixels
 
 
+class OrtImageEncoder:
+    """The graph from pixels to codes. Loaded when the first picture comes: making pictures does not need it."""
+
+    def __init__(self, path: Path, threads: int | None = None) -> None:
+        self._path, self._threads = path, threads
+
+    def encode(self, pixels: NDArray[np.float32]) -> NDArray[np.int64]:
+        """[N, 3, height, width] float32 in [-1, 1] -> [N, rows * columns] int64."""
+        codes: NDArray[np.int64] = self._graph._run(pixels=pixels)[0]
+        return codes
+
+    def close(self) -> None:
+        self.__dict__.pop("_graph", None)
+
+    @cached_property
+    def _graph(self) -> _OrtGraph:
+        return _OrtGraph(self._path, self._threads)
+
+
 class OrtCaptionProjection(_OrtGraph):
     """The graph from text features to the target's embeddings."""
 
@@ -197,22 +223,3 @@ class OrtCaptionProjection(_OrtGraph):
         """[N, slots, feature_size] -> [N, slots, H], and [slots, H] of the unconditional branch."""
         conditional, unconditional = self._run(caption=features)
         return conditional, unconditional
-
-
-class OrtOpener:
-    """onnxruntime on the CPU."""
-
-    def __init__(self, bundle: Bundle, threads: int | None) -> None:
-        self._bundle, self._threads = bundle, threads
-
-    def transformer(self, part: str, spec: TransformerSpec) -> OrtTransformer:
-        return OrtTransformer(self._bundle.file(spec.files[0]), spec, self._threads)
-
-    def image_decoder(self, spec: GraphSpec) -> OrtImageDecoder:
-        return OrtImageDecoder(self._bundle.file(spec.files[0]), self._threads)
-
-    def caption_projection(self, spec: GraphSpec) -> OrtCaptionProjection:
-        return OrtCaptionProjection(self._bundle.file(spec.files[0]), self._threads)
-
-    def close(self) -> None:
-        pass

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .backends import CUDA_PROVIDER
 from .bundle import Bundle
 from .cuda import Cuda
+from .device_cache import compact_caches
 from .manifest import GraphSpec, TransformerSpec
-from .ort import OrtImageDecoder, OrtOpener, OrtTransformer
+from .ort import OrtImageDecoder, OrtTransformer
+from .ort_opener import OrtOpener
 
 
 class OrtCudaTransformer(OrtTransformer):
@@ -31,6 +34,12 @@ class OrtCudaTransformer(OrtTransformer):
         # onnxruntime runs on a stream of its own.
         self._cuda.synchronize()
 
+    def compact(self, row: int, sources: NDArray[np.int64], destination: int) -> None:
+        _, heads, length, width = self._cache_shape
+        itemsize = np.dtype(self._spec.cache_dtype).itemsize
+        compact_caches(self._cuda, self._caches.values(), (heads, length, width), itemsize, row, sources, destination)
+        self._cuda.synchronize()
+
     def _new_cache(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
         return self._cuda.malloc(int(np.prod(shape)) * dtype.itemsize, f"a KV cache buffer {shape}")
 
@@ -45,7 +54,7 @@ class OrtCudaTransformer(OrtTransformer):
 
 
 class OrtCudaOpener(OrtOpener):
-    """onnxruntime on the GPU; the caption projection, which runs once a picture, stays on the CPU."""
+    """onnxruntime on the GPU; what turns captions and pictures into numbers stays on the CPU."""
 
     def __init__(self, bundle: Bundle, threads: int | None) -> None:
         super().__init__(bundle, threads)

@@ -2,153 +2,256 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from ..engines.backends import onnxruntime_has_tensor_scatter
-from ..engines.bundle import Bundle, write_bundle
-from ..engines.manifest import MANIFEST_NAME, LoweringName, Manifest, PrecisionName, Source
+import numpy as np
+
+from ..engines.backends import onnxruntime_has_tensor_scatter, require_onnxruntime
+from ..engines.bundle import write_bundle
+from ..engines.manifest import MANIFEST_NAME, LoweringName, Manifest, PrecisionName, Source, TransformerSpec
+from ..engines.ort import OrtCaptionProjection
 from ..runtime.condition import CaptionCondition, ClassCondition, Condition
-from ..runtime.config import SamplingConfig
+from ..runtime.config import SamplingConfig, SpeculativeConfig
 from ..runtime.errors import BundleError, InputError
-from .checkpoint import Checkpoint, open_checkpoint, read_json
+from .cache_key import build_key, up_to_date
+from .checkpoint import Checkpoint, listed
 from .eagle import EagleDraft
 from .graph.caption_projection import write_caption_projection
 from .graph.image_decoder import write_image_decoder
+from .graph.image_encoder import write_image_encoder
+from .graph.linear import PRECISIONS
+from .graph.text_encoder import write_text_encoder
 from .graph.transformer import write_draft, write_target
 from .llamagen import SAMPLING, LlamaGenTarget
-from .vq import VqDecoder
+from .locate import open_checkpoint, read_json
+from .neighbors import DEFAULT_COLUMNS, write_neighbors
+from .precision_cost import precision_cost
+from .t5 import EMBEDDINGS, TOKENIZER, T5Encoder
+from .vq import NOT_DECODING, VqTokenizer
 
 CLASS_NAMES = "class_names.json"
 DEFAULT_MAX_DRAFT = 16
 
+# Tensors that belong into the file and not into the bundle.
+KNOWN_EXTRAS = {
+    "image_decoder": NOT_DECODING,
+    "text_encoder": ("decoder.", "lm_head.", *EMBEDDINGS),
+}
+
+Report = Callable[[str], None]
+
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What to build. target, draft, image_decoder: checkpoint files or directories. max_draft_length: the longest
-    draft the bundle has cache room for. class_names: JSON list; default: `class_names.json` beside the target.
-    lowering: how graphs write the cache and attend; None: what suits the installed onnxruntime.
-    precision: float type of target and draft; the image decoder, which runs once a picture, stays fp32.
-    heads, grid: attention heads and image tokens per side, where the target's checkpoint does not say."""
+    """What to build. target, draft, image_decoder: checkpoint files or folders, or checkpoints that are open.
 
-    target: Path
-    image_decoder: Path
-    draft: Path | None = None
+    max_draft_length: the longest draft the bundle has cache room for. class_names: JSON list; default:
+    `class_names.json` beside the target. lowering: how graphs write the cache and attend; None: what suits the
+    installed onnxruntime. heads, grid: attention heads and image tokens per side, where the target's checkpoint does
+    not say. image_encoder: put the tokenizer's encoder side into the bundle, too. neighbors: columns of LANTERN's
+    neighbour table, 0 leaves it out. precision: of target and draft; the other parts, which
+    run once a picture, stay fp32. text_encoder: a T5 in a transformers folder, for targets that take captions.
+    """
+
+    target: Path | Checkpoint
+    image_decoder: Path | Checkpoint
+    draft: Path | Checkpoint | None = None
     max_draft_length: int = DEFAULT_MAX_DRAFT
     class_names: Path | None = None
     lowering: LoweringName | None = None
-    precision: PrecisionName = "fp32"
+    neighbors: int = DEFAULT_COLUMNS
     heads: int | None = None
     grid: int | None = None
+    image_encoder: bool = False
+    precision: PrecisionName = "fp32"
+    text_encoder: Path | Checkpoint | None = None
 
 
 @dataclass(frozen=True)
 class BuildResult:
-    """manifest: of the bundle that now exists. cached: True when it already did and nothing was done."""
+    """manifest: of the bundle that now exists. cached: True when it already did and nothing was done.
+    notes: what the user should know of the checkpoints, a sentence each."""
 
     manifest: Manifest
     cached: bool
+    notes: tuple[str, ...] = ()
 
 
-def build_bundle(request: BuildRequest, out: Path, report: Callable[[str], None] = lambda stage: None) -> BuildResult:
+@dataclass(frozen=True)
+class _Models:
+    """The checkpoints, recognised and checked against each other."""
+
+    target: LlamaGenTarget
+    draft: EagleDraft | None
+    tokenizer: VqTokenizer
+    text_encoder: T5Encoder | None
+    condition: Condition
+
+
+def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage: None) -> BuildResult:
     """Build the bundle at `out`, all or nothing; do nothing when it is already there and intact.
 
-    Args: report: called with the stage that begins ("read", "target", "draft", "image decoder").
+    Args: report: called with the stage that begins ("read", "target", "draft", "image decoder", ...).
     Raises: InputError for a bad checkpoint or option; BundleError when `out` can't be written.
     """
     if request.max_draft_length < 0:
         raise InputError(f"max_draft_length = {request.max_draft_length}: it must be at least 0.")
+    if request.precision not in PRECISIONS:
+        raise InputError(f"precision = {request.precision!r}. Expected one of: {', '.join(PRECISIONS)}.")
+    if request.precision == "int8":
+        require_onnxruntime("ort-cpu")  # its cost is measured
+    if request.neighbors < 0:
+        raise InputError(f"neighbors = {request.neighbors}: it must be at least 0.")
     report("read")
-    lowering = request.lowering or ("tensor_scatter" if onnxruntime_has_tensor_scatter() else "portable")
+    if request.lowering is None:
+        request = replace(request, lowering="tensor_scatter" if onnxruntime_has_tensor_scatter() else "portable")
     sources = _open_sources(request)
-    key = _build_key(request, lowering, sources)
-    existing = _up_to_date(out, key)
+    models = _read_models(request, sources)
+    fingerprints = {role: checkpoint.fingerprint() for role, checkpoint in sources.items()}
+    key = build_key(fingerprints, _options(request))
+    existing = up_to_date(out, key)
     if existing is not None:
         return BuildResult(existing, cached=True)
 
-    target = LlamaGenTarget(sources["target"], request.heads, request.grid)
-    draft = EagleDraft(sources["draft"], target.shape) if "draft" in sources else None
-    decoder = VqDecoder(sources["image_decoder"], target.shape.vocab)
-    condition = _condition(request, target)
+    _check_disk(out, sources, models, request.precision)
     with write_bundle(out) as folder:
-        report("target")
-        form = (request.max_draft_length, lowering, request.precision)
-        target_spec = write_target(folder / "target.onnx", target, *form)
-        draft_spec = None
-        if draft is not None:
-            report("draft")
-            draft_spec = write_draft(folder / "draft.onnx", draft, target.head(), *form)
-        report("image decoder")
-        decoder_spec = write_image_decoder(folder / "image_decoder.onnx", decoder, target.shape.grid)
-        projection_spec = None
-        if condition.kind == "caption":
-            projection_spec = write_caption_projection(folder / "caption_projection.onnx", target.caption_weights())
+        parts = _write_parts(folder, request, models, report)
+        config = sources["target"].config
+        family = models.target.family
         manifest = Manifest(
-            name=str(sources["target"].config.get("name", target.family)),
-            family=target.family,
+            name=str(config.get("name", family)),
+            family=family,
             build_key=key,
-            condition=condition,
-            grid=target.shape.grid,
-            prefix_length=target.shape.zero_rows,
+            condition=models.condition,
+            grid=models.target.shape.grid,
+            prefix_length=models.target.shape.zero_rows,
             max_draft_length=request.max_draft_length,
-            target=target_spec,
-            draft=draft_spec,
-            image_decoder=decoder_spec,
-            caption_projection=projection_spec,
-            sampling=SamplingConfig(**{**SAMPLING[target.family], **sources["target"].config.get("sampling", {})}),
+            sampling=SamplingConfig(**{**SAMPLING[family], **config.get("sampling", {})}),
+            speculative=SpeculativeConfig(**config.get("speculative", {})),
             sources=tuple(
-                Source(role=role, path=checkpoint.path.name, sha256=checkpoint.fingerprint())
+                Source(role=role, path=checkpoint.path.name, sha256=fingerprints[role])
                 for role, checkpoint in sources.items()
             ),
             tools={package: version(package) for package in ("coolsd-trt", "onnx", "numpy")},
+            **parts,
         )
         (folder / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
-    return BuildResult(manifest, cached=False)
+    return BuildResult(manifest, cached=False, notes=_notes(sources, models))
 
 
 def _open_sources(request: BuildRequest) -> dict[str, Checkpoint]:
-    sources = {"target": open_checkpoint(request.target, (CLASS_NAMES,))}
-    if request.draft is not None:
-        sources["draft"] = open_checkpoint(request.draft)
-    sources["image_decoder"] = open_checkpoint(request.image_decoder)
-    return sources
+    roles = ("target", "draft", "image_decoder", "text_encoder")
+    companions = {"target": (CLASS_NAMES,), "text_encoder": (TOKENIZER,)}
+    given = {role: getattr(request, role) for role in roles}
+    return {
+        role: source if isinstance(source, Checkpoint) else open_checkpoint(source, companions.get(role, ()))
+        for role, source in given.items()
+        if source is not None
+    }
 
 
-def _build_key(request: BuildRequest, lowering: LoweringName, sources: dict[str, Checkpoint]) -> str:
-    names = request.class_names
-    content = {
-        "sources": {role: checkpoint.fingerprint() for role, checkpoint in sources.items()},
+def _read_models(request: BuildRequest, sources: Mapping[str, Checkpoint]) -> _Models:
+    target = LlamaGenTarget(sources["target"], request.heads, request.grid)
+    draft = EagleDraft(sources["draft"], target.shape) if "draft" in sources else None
+    tokenizer = VqTokenizer(sources["image_decoder"], target.shape.vocab)
+    if request.image_encoder:
+        tokenizer.require_encoder()
+    text_encoder = None
+    if "text_encoder" in sources:
+        if target.num_classes:
+            raise InputError("text_encoder is given, and this target takes classes. Build without it.")
+        text_encoder = T5Encoder(sources["text_encoder"], target.feature_size)
+    return _Models(target, draft, tokenizer, text_encoder, _condition(request, target))
+
+
+def _options(request: BuildRequest) -> dict[str, object]:
+    return {
         "max_draft_length": request.max_draft_length,
-        "lowering": lowering,
-        "precision": request.precision,
-        "class_names": read_json(names) if names else None,
+        "lowering": request.lowering,
+        "class_names": read_json(request.class_names) if request.class_names else None,
         "heads": request.heads,
         "grid": request.grid,
-        "exporter": _exporter_digest(),
+        "image_encoder": request.image_encoder,
+        "precision": request.precision,
+        "neighbors": request.neighbors,
     }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _exporter_digest() -> str:
-    """Changes whenever the code that writes bundles does, so a stale bundle is never mistaken for a fresh one."""
-    folder, house = Path(__file__).parent, Path(__file__).parent.parent
-    digest = hashlib.sha256()
-    for file in sorted([*folder.rglob("*.py"), house / "engines" / "manifest.py", house / "runtime" / "condition.py"]):
-        if file.is_file():
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
+def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: Report) -> dict[str, Any]:
+    """Specs of the graphs, and of the neighbour table, by their fields of `Manifest`."""
+    target, max_draft, precision = models.target, request.max_draft_length, request.precision
+    lowering = request.lowering or "tensor_scatter"
+    parts: dict[str, Any] = {}
+    report("target")
+    parts["target"] = write_target(folder / "target.onnx", target, max_draft, lowering, precision)
+    if isinstance(models.condition, CaptionCondition):
+        path = folder / "caption_projection.onnx"
+        parts["caption_projection"] = write_caption_projection(path, target.caption_weights())
+    if models.text_encoder is not None:
+        report("text encoder")
+        path = folder / "text_encoder.onnx"
+        parts["text_encoder"] = write_text_encoder(path, models.text_encoder, target.shape.zero_rows)
+    if precision == "int8":
+        report("precision")
+        parts["target"] = _with_cost(folder, parts["target"], models)
+    if models.draft is not None:
+        report("draft")
+        head = target.head()
+        parts["draft"] = write_draft(folder / "draft.onnx", models.draft, head, max_draft, lowering, precision)
+    report("image decoder")
+    parts["image_decoder"] = write_image_decoder(folder / "image_decoder.onnx", models.tokenizer, target.shape.grid)
+    if request.image_encoder:
+        report("image encoder")
+        parts["image_encoder"] = write_image_encoder(folder / "image_encoder.onnx", models.tokenizer)
+    if request.neighbors:
+        report("neighbours")
+        rows = models.tokenizer.tensor("quantize.embedding.weight")
+        parts["neighbors"] = write_neighbors(folder / "neighbors.npy", rows, request.neighbors)
+    return parts
 
 
-def _up_to_date(out: Path, key: str) -> Manifest | None:
-    try:
-        manifest = Bundle.open(out).manifest
-    except BundleError:
-        return None
-    return manifest if manifest.build_key == key else None
+def _with_cost(folder: Path, spec: TransformerSpec, models: _Models) -> TransformerSpec:
+    """The spec with what its precision costs, measured against an fp32 build that is thrown away again."""
+    embeddings = None
+    if isinstance(models.condition, CaptionCondition):
+        nothing = np.zeros((1, models.condition.slots, models.condition.feature_size), dtype=np.float32)
+        embeddings = OrtCaptionProjection(folder / "caption_projection.onnx").project(nothing)[1]
+    with TemporaryDirectory(dir=folder) as scratch:
+        path = Path(scratch) / "target.onnx"
+        exact = (path, write_target(path, models.target, 0, spec.lowering))
+        cost = precision_cost(exact, (folder / "target.onnx", spec), models.condition, embeddings)
+    return spec.model_copy(update={"precision_cost": cost})
+
+
+def _check_disk(out: Path, sources: Mapping[str, Checkpoint], models: _Models, precision: PrecisionName) -> None:
+    shape = models.target.shape
+    elements = sum(math.prod(tensor) for checkpoint in sources.values() for tensor in checkpoint.shapes.values())
+    elements += shape.vocab * shape.hidden if models.draft else 0  # the draft has the target's head, too
+    # int8 is built beside the fp32 build that it is compared with.
+    needed = elements * (5 if precision == "int8" else 4)
+    folder = next(path for path in out.absolute().parents if path.exists())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise BundleError(
+            f"{out}: the build needs about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free there. "
+            "Free some space or choose another --out."
+        )
+
+
+def _notes(sources: Mapping[str, Checkpoint], models: _Models) -> tuple[str, ...]:
+    notes = list(models.target.assumptions)
+    for role, checkpoint in sources.items():
+        unused = [name for name in checkpoint.unused() if not name.startswith(KNOWN_EXTRAS.get(role, ()))]
+        if unused:
+            notes.append(f"{checkpoint.path}: ignored {len(unused)} tensors that no {role} has: {listed(unused)}.")
+    return tuple(notes)
 
 
 def _condition(request: BuildRequest, target: LlamaGenTarget) -> Condition:
@@ -164,9 +267,11 @@ def _condition(request: BuildRequest, target: LlamaGenTarget) -> Condition:
 
 def _class_names(request: BuildRequest, num_classes: int) -> tuple[str, ...]:
     """The names given, or those beside the target, or the class ids themselves."""
-    folder = request.target if request.target.is_dir() else request.target.parent
-    path = request.class_names or folder / CLASS_NAMES
-    if request.class_names is None and not path.is_file():
+    path = request.class_names
+    if path is None and isinstance(request.target, Path):
+        folder = request.target if request.target.is_dir() else request.target.parent
+        path = folder / CLASS_NAMES if (folder / CLASS_NAMES).is_file() else None
+    if path is None:
         return tuple(str(i) for i in range(num_classes))
     names = read_json(path)
     if not isinstance(names, list) or len(names) != num_classes or len(set(map(str, names))) != num_classes:

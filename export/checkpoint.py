@@ -1,9 +1,8 @@
-"""Opening checkpoint files: safetensors (mapped, read tensor by tensor) and torch pickles (weights only)."""
+"""What every checkpoint offers, whatever its file format: named tensors and the `config.json` beside them."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,18 +15,21 @@ from ..engines.bundle import sha256_file
 from ..runtime.errors import InputError
 
 Shape = tuple[int, ...]
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-# The reference loader takes the first that exists; a checkpoint without any is the state dict itself (FSDP).
-WRAPPERS = ("model", "module", "state_dict")
+DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 class Checkpoint(ABC):
-    """Named tensors of one file, with the `config.json` beside it (empty when there is none)."""
+    """Named tensors, read one at a time.
 
-    def __init__(self, path: Path, config: Mapping[str, Any], companions: Iterable[Path]) -> None:
+    path: what messages call it. config: of `config.json`, empty when there is none. files: everything that belongs to
+    its fingerprint.
+    """
+
+    def __init__(self, path: Path, config: Mapping[str, Any], files: Iterable[Path] = ()) -> None:
         self.path = path
         self.config = config
-        self._companions = tuple(companions)
+        self._files = tuple(files)
+        self._used: set[str] = set()
 
     @property
     @abstractmethod
@@ -35,8 +37,24 @@ class Checkpoint(ABC):
         """Shape of every tensor, by name."""
 
     @abstractmethod
+    def _read(self, name: str) -> NDArray[Any]:
+        """The tensor as it is stored."""
+
     def tensor(self, name: str) -> NDArray[Any]:
-        """Read one tensor. Raises: InputError when it holds a NaN or an infinity."""
+        """Read one tensor. Raises: InputError when it is no float, or holds a NaN or an infinity."""
+        value = self._read(name)
+        self._used.add(name)
+        if value.dtype.name not in DTYPES:
+            raise InputError(
+                f"{self.path}: tensor {name} has dtype {value.dtype.name}. Expected one of: {', '.join(DTYPES)}."
+            )
+        if not np.isfinite(value).all():
+            raise InputError(f"{self.path}: tensor {name} holds NaN or infinity. Expected finite weights.")
+        return value
+
+    def unused(self) -> list[str]:
+        """Tensors nobody has read so far."""
+        return sorted(set(self.shapes) - self._used)
 
     def require(self, expected: Mapping[str, Shape], what: str) -> None:
         """Raises: InputError that lists missing tensors, or tensors of another shape than expected."""
@@ -44,7 +62,7 @@ class Checkpoint(ABC):
         if missing:
             raise InputError(
                 f"{self.path}: not a complete {what}, {len(missing)} of {len(expected)} tensors are missing: "
-                f"{_listed(missing)}. Check that the file is the whole checkpoint."
+                f"{listed(missing)}. Check that the file is the whole checkpoint."
             )
         wrong = [
             f"{name} is {list(self.shapes[name])}, expected {list(shape)}"
@@ -52,111 +70,20 @@ class Checkpoint(ABC):
             if tuple(self.shapes[name]) != tuple(shape)
         ]
         if wrong:
-            raise InputError(f"{self.path}: tensors of a {what} have the wrong shape: {_listed(wrong)}.")
+            raise InputError(
+                f"{self.path}: tensors of a {what} have the wrong shape: {listed(wrong)}. "
+                "Check that the checkpoint is unmodified and its config.json is its own."
+            )
 
     def fingerprint(self) -> str:
-        """sha256 over the weights file and its companions (config.json, class names)."""
+        """sha256 over the weights and their companions (config.json, class names)."""
         digest = hashlib.sha256()
-        for path in (self.path, *self._companions):
+        for path in self._files:
             digest.update(f"{path.name} {sha256_file(path)}\n".encode())
         return digest.hexdigest()
 
-    def _finite(self, name: str, value: NDArray[Any]) -> NDArray[Any]:
-        if not np.isfinite(value).all():
-            raise InputError(f"{self.path}: tensor {name} holds NaN or infinity. Expected finite weights.")
-        return value
 
-
-class SafetensorsCheckpoint(Checkpoint):
-    """A .safetensors file; nothing is read before it is asked for."""
-
-    def __init__(self, path: Path, config: Mapping[str, Any], companions: Iterable[Path]) -> None:
-        super().__init__(path, config, companions)
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            self._file = safe_open(str(path), framework="numpy")
-        except (SafetensorError, OSError) as error:
-            raise InputError(f"{path}: not a readable safetensors file ({error}). Check that it is complete.") from None
-        self._shapes = {name: tuple(self._file.get_slice(name).get_shape()) for name in self._file.keys()}  # noqa: SIM118
-
-    @property
-    def shapes(self) -> Mapping[str, Shape]:
-        return self._shapes
-
-    def tensor(self, name: str) -> NDArray[Any]:
-        return self._finite(name, self._file.get_tensor(name))
-
-
-class TorchCheckpoint(Checkpoint):
-    """A torch pickle, loaded with `weights_only`: a payload is refused and nothing in it runs."""
-
-    def __init__(self, path: Path, config: Mapping[str, Any], companions: Iterable[Path]) -> None:
-        super().__init__(path, config, companions)
-        try:
-            import torch
-        except ImportError:
-            raise InputError(
-                f"{path}: reading a torch pickle needs torch, which is not installed. "
-                "Install it (pip install 'coolsd-trt[torch]') or convert the file to .safetensors."
-            ) from None
-        try:
-            content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        except Exception as error:  # torch raises half a dozen types for a bad file
-            reason = str(error).splitlines()[0]
-            raise InputError(f"{path}: torch can't read it as plain weights: {reason}") from None
-        for wrapper in WRAPPERS:
-            if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
-                content = content[wrapper]
-                break
-        if not isinstance(content, dict) or not all(isinstance(v, torch.Tensor) for v in content.values()):
-            raise InputError(f"{path}: not a state dict. Expected tensors by name, bare or in {', '.join(WRAPPERS)}.")
-        self._tensors = content
-
-    @property
-    def shapes(self) -> Mapping[str, Shape]:
-        return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
-
-    def tensor(self, name: str) -> NDArray[Any]:
-        return self._finite(name, self._tensors[name].float().numpy())
-
-
-def open_checkpoint(path: Path, companions: tuple[str, ...] = ()) -> Checkpoint:
-    """Open a weights file, or the weights file of a directory.
-
-    Args: path: .safetensors, .pt, .pth, .bin or .ckpt file, or a directory holding model.safetensors or
-    pytorch_model.bin. companions: further files beside it that belong to its fingerprint.
-    Raises: InputError naming what was found and what was expected.
-    """
-    file = _weights_file(path)
-    beside = [file.with_name(name) for name in ("config.json", *companions)]
-    present = [companion for companion in beside if companion.is_file()]
-    config = read_json(present[0]) if present and present[0].name == "config.json" else {}
-    if not isinstance(config, dict):
-        raise InputError(f"{present[0]}: expected a JSON object, found {type(config).__name__}.")
-    kind = SafetensorsCheckpoint if file.suffix == ".safetensors" else TorchCheckpoint
-    return kind(file, config, present)
-
-
-def read_json(path: Path) -> Any:
-    """Raises: InputError when the file is missing or not JSON."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not a readable JSON file ({error}).") from None
-
-
-def _weights_file(path: Path) -> Path:
-    if path.is_file():
-        return path
-    if not path.exists():
-        raise InputError(f"{path}: no such file or directory. Expected a checkpoint.")
-    for name in WEIGHT_FILES:
-        if (path / name).is_file():
-            return path / name
-    raise InputError(f"{path}: the directory holds no checkpoint. Expected {' or '.join(WEIGHT_FILES)} in it.")
-
-
-def _listed(items: list[str], most: int = 8) -> str:
+def listed(items: list[str], most: int = 8) -> str:
+    """The first items, and how many more there are."""
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return "; ".join(items[:most]) + more

@@ -45,7 +45,7 @@ class EagleDraft:
             zero_rows=self._zero_rows(target.zero_rows - 1),
             norm_eps=float(config.get("rms_norm_eps", NORM_EPS)),
         )
-        checkpoint.require(self._expected(), "EAGLE draft")
+        checkpoint.require(draft_shapes(self.shape, bool(config.get("bias", True))), "EAGLE draft")
 
     def token_embedding(self) -> Array:
         return self._checkpoint.tensor("embed_tokens.weight")
@@ -67,17 +67,15 @@ class EagleDraft:
             )
         return wanted
 
-    def _expected(self) -> dict[str, Shape]:
-        s = self.shape
-        expected: dict[str, Shape] = {
-            "embed_tokens.weight": (s.vocab, s.hidden),
-            "fc.weight": (s.hidden, 2 * s.hidden),
-        }
-        if self._checkpoint.config.get("bias", True):
-            expected["fc.bias"] = (s.hidden,)
-        for i in range(s.layers):
-            expected |= HF_BLOCK.shapes(f"{LAYERS}{i}.", s, input_norm=i > 0)
-        return expected
+
+def draft_shapes(s: TransformerShape, bias: bool = True) -> dict[str, Shape]:
+    """Every tensor of a drafter, with its shape."""
+    expected: dict[str, Shape] = {"embed_tokens.weight": (s.vocab, s.hidden), "fc.weight": (s.hidden, 2 * s.hidden)}
+    if bias:
+        expected["fc.bias"] = (s.hidden,)
+    for i in range(s.layers):
+        expected |= HF_BLOCK.shapes(f"{LAYERS}{i}.", s, input_norm=i > 0)
+    return expected
 
 
 _ALWAYS = (

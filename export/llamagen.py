@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..runtime.errors import InputError
 from .checkpoint import Checkpoint, Shape
-from .naming import HF, LLAMAGEN, count_layers
+from .naming import HF, LLAMAGEN, TargetNames, count_layers
 from .weights import Array, CaptionWeights, LayerWeights, TransformerShape
 
 NORM_EPS = 1e-5
@@ -39,9 +39,11 @@ class LlamaGenTarget:
         self.what = f"{'text' if caption else 'class'}-conditional LlamaGen checkpoint"
         checkpoint.require({name: checkpoint.shapes.get(name, ()) for name in self._always(caption)}, self.what)
         self.shape = self._read_shape(heads, grid, caption)
+        self.assumptions = self._assumptions(heads, grid)
         self.num_classes = 0 if caption else checkpoint.shapes[self._condition("embedding_table.weight")][0] - 1
         self.feature_size = checkpoint.shapes[self._condition("uncond_embedding")][-1] if caption else 0
-        checkpoint.require(self._expected(), self.what)
+        expected = target_shapes(self._names, self.shape, self.num_classes, self.feature_size)
+        checkpoint.require(expected, self.what)
 
     def token_embedding(self) -> Array:
         return self._checkpoint.tensor(self._names.token_embedding)
@@ -100,22 +102,33 @@ class LlamaGenTarget:
             rope_base=float(config.get("rope_base", ROPE_BASE)),
         )
 
-    def _expected(self) -> dict[str, Shape]:
-        s, n = self.shape, self._names
-        expected: dict[str, Shape] = {
-            n.token_embedding: (s.vocab, s.hidden),
-            n.final_norm: (s.hidden,),
-            n.head: (s.vocab, s.hidden),
-        }
-        if self.num_classes:
-            expected[self._condition("embedding_table.weight")] = (self.num_classes + 1, s.hidden)
-        else:
-            expected[self._condition("cap_proj.fc1.weight")] = (s.hidden, self.feature_size)
-            expected[self._condition("cap_proj.fc2.weight")] = (s.hidden, s.hidden)
-            expected[self._condition("uncond_embedding")] = (s.zero_rows, self.feature_size)
-        for i in range(s.layers):
-            expected |= n.block.shapes(f"{n.layers}{i}.", s)
-        return expected
+    def _assumptions(self, heads: int | None, grid: int | None) -> list[str]:
+        """Sentences on what was neither given nor written anywhere."""
+        config, s = self._checkpoint.config, self.shape
+        assumed = []
+        if heads is None and "n_head" not in config and "num_attention_heads" not in config:
+            assumed.append(f"{s.heads} attention heads (--heads)")
+        if grid is None and "block_size" not in config:
+            assumed.append(f"{s.grid[0]}x{s.grid[1]} image tokens (--grid)")
+        return [f"{self._checkpoint.path} does not say, assumed: {', '.join(assumed)}."] if assumed else []
+
+
+def target_shapes(n: TargetNames, s: TransformerShape, num_classes: int, feature_size: int) -> dict[str, Shape]:
+    """Every tensor of a target, with its shape. num_classes = 0: it takes captions of `feature_size`."""
+    expected: dict[str, Shape] = {
+        n.token_embedding: (s.vocab, s.hidden),
+        n.final_norm: (s.hidden,),
+        n.head: (s.vocab, s.hidden),
+    }
+    if num_classes:
+        expected[f"{n.condition}embedding_table.weight"] = (num_classes + 1, s.hidden)
+    else:
+        expected[f"{n.condition}cap_proj.fc1.weight"] = (s.hidden, feature_size)
+        expected[f"{n.condition}cap_proj.fc2.weight"] = (s.hidden, s.hidden)
+        expected[f"{n.condition}uncond_embedding"] = (s.zero_rows, feature_size)
+    for i in range(s.layers):
+        expected |= n.block.shapes(f"{n.layers}{i}.", s)
+    return expected
 
 
 def _square_grid(path: Path, block_size: int) -> tuple[int, int]:

@@ -1,37 +1,49 @@
-"""LlamaGen's VQ tokenizers (VQ-16, VQ-8 and smaller relatives): the decoder side."""
+"""LlamaGen's VQ tokenizers: VQ-16, VQ-8 and smaller relatives."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..runtime.errors import InputError
 from .checkpoint import Checkpoint
+from .vq_layout import Level, decoder_shapes, encoder_shapes
 from .weights import Array
 
-_ALWAYS = (
-    "quantize.embedding.weight",
-    "post_quant_conv.weight",
-    "decoder.conv_in.weight",
-    "decoder.mid.0.conv1.weight",
-    "decoder.conv_blocks.0.res.0.conv1.weight",
-    "decoder.norm_out.weight",
-    "decoder.conv_out.weight",
-)
+# The codebook's usage counts, and what only encodes.
+NOT_DECODING = ("quantize.codebook_used", "encoder.", "quant_conv.")
+CODEBOOK = "quantize.embedding.weight"
 
 
-class VqDecoder:
-    """The decoder's tensors; which blocks exist is read off the names.
+class VqTokenizer:
+    """The tokenizer's tensors; which blocks exist, and how wide they are, is read off names and biases.
 
     Raises: InputError when it is not such a tokenizer, or its codebook does not have `vocab` entries.
     """
 
     def __init__(self, checkpoint: Checkpoint, vocab: int) -> None:
         self._checkpoint = checkpoint
-        checkpoint.require({name: checkpoint.shapes.get(name, ()) for name in _ALWAYS}, "VQ image tokenizer")
-        entries = checkpoint.shapes["quantize.embedding.weight"][0]
+        self._require_biases((CODEBOOK, "post_quant_conv.bias", "decoder.conv_blocks.0.res.0.conv2.bias"))
+        entries, self._embed = checkpoint.shapes[CODEBOOK]
         if entries != vocab:
             raise InputError(
                 f"{checkpoint.path}: the codebook has {entries} entries, the target predicts {vocab} tokens. "
                 "Use the image tokenizer the target was trained with."
             )
+        self._z = checkpoint.shapes["post_quant_conv.bias"][0]
+        expected = decoder_shapes(self._embed, self._z, self._levels("decoder", "upsample"))
+        checkpoint.require(expected, "VQ image tokenizer")
+
+    def require_encoder(self) -> None:
+        """Raises: InputError when the file has no encoder, or not a whole one."""
+        self._require_biases(("encoder.conv_in.bias", "encoder.conv_blocks.0.res.0.conv2.bias"))
+        expected = encoder_shapes(self._embed, self._z, self._levels("encoder", "downsample"))
+        self._checkpoint.require(expected, "VQ image encoder")
+
+    def codebook(self) -> Array:
+        """[V, D] float32, rows of unit length: what codes are compared with and decoded from."""
+        rows = self.tensor(CODEBOOK).astype(np.float32)
+        unit: Array = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        return unit
 
     def has(self, prefix: str) -> bool:
         """Whether a module of that name exists (it has a weight)."""
@@ -42,6 +54,24 @@ class VqDecoder:
         return next(i for i in range(1000) if not self.has(f"{prefix}.{i}"))
 
     def tensor(self, name: str) -> Array:
-        """Raises: InputError naming the file when it lacks the tensor."""
-        self._checkpoint.require({name: self._checkpoint.shapes.get(name, ())}, "VQ image tokenizer")
         return self._checkpoint.tensor(name)
+
+    def _require_biases(self, names: tuple[str, ...]) -> None:
+        shapes = self._checkpoint.shapes
+        self._checkpoint.require({name: shapes.get(name, ()) for name in names}, "VQ image tokenizer")
+
+    def _levels(self, side: str, resample: str) -> list[Level]:
+        levels = []
+        for i in range(self.count(f"{side}.conv_blocks")):
+            name = f"{side}.conv_blocks.{i}"
+            bias = f"{name}.res.0.conv2.bias"
+            self._require_biases((bias,))
+            levels.append(
+                Level(
+                    width=self._checkpoint.shapes[bias][0],
+                    blocks=self.count(f"{name}.res"),
+                    attention=self.has(f"{name}.attn"),
+                    resample=self.has(f"{name}.{resample}"),
+                )
+            )
+        return levels

@@ -67,7 +67,8 @@ class Prompt:
 
     @property
     def visible(self) -> NDArray[np.bool_]:
-        return self.mask[-1]
+        last_row: NDArray[np.bool_] = self.mask[-1]
+        return last_row
 
 
 def class_prompts(condition: ClassCondition, class_ids: Sequence[int]) -> list[Prompt]:
@@ -122,9 +123,9 @@ def caption_prompts(
 def caption_mask(visible: NDArray[np.bool_], padded_rows: str) -> NDArray[np.bool_]:
     """[P] valid positions -> [P, P] attention among the condition; see `CaptionCondition.padded_rows`."""
     causal = np.tri(len(visible), dtype=np.bool_)
-    if padded_rows == "caption":
-        return np.where(visible[:, None], causal & visible, causal | visible)
-    return causal & visible | np.eye(len(visible), dtype=np.bool_)
+    padding_sees = causal | visible if padded_rows == "caption" else np.eye(len(visible), dtype=np.bool_)
+    mask: NDArray[np.bool_] = np.where(visible[:, None], causal & visible, padding_sees)
+    return mask
 
 
 def _checked_captions(

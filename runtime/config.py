@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .errors import InputError
+from .tree import Tree
+from .trees import named_tree
+
+DYNAMIC = "dynamic"
 
 
 class _Settings(BaseModel):
@@ -24,7 +28,8 @@ class SamplingConfig(_Settings):
 
     cfg_scale: guidance `u + s (c - u)`, 1 switches it off (and halves the work). cfg_interval: -1 guides every token,
     n guides image tokens 0 to n + 1 and no later one (LlamaGen counts from the second token). temperature: 0 is greedy.
-    top_k: 0 is off. top_p: 1 is off.
+    top_k: 0 is off. top_p: 1 is off. top_p_first: filter by top-p before top-k, as LANTERN's released code does
+    (LlamaGen: after).
     """
 
     cfg_scale: float = Field(default=4.0, ge=1)
@@ -32,6 +37,7 @@ class SamplingConfig(_Settings):
     temperature: float = Field(default=1.0, ge=0)
     top_k: int = Field(default=0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
+    top_p_first: bool = False
 
     @property
     def greedy(self) -> bool:
@@ -47,14 +53,39 @@ class SpeculativeConfig(_Settings):
 
     rule: a name in `rules.RULES`; "ar" drafts nothing, "lossless" is exact speculative sampling.
     delta: mean relaxation (lossy above 1). nu: annealing rate of "cool". floor: the least omega of the annealed
-    schedules, None for the paper's unfloored one. draft_length: L, drafted tokens per target pass.
+    schedules, None for the paper's unfloored one. lantern_k: how many codebook neighbours a token may borrow from, None
+    for the papers' choice (1000 for "lantern", 10 for "lantern++"); lantern_delta, lantern_lambda: how much, see
+    `lantern.NeighborAcceptance`. resampling: what replaces a rejected token, the "optimal" residual or the "native" one
+    of the rule's authors. draft_length: L, drafted tokens per target pass. tree: None drafts a chain; a name in
+    `trees.TREES` or a list of paths (see `Tree.from_paths`) drafts that tree, whose depth is L then; "dynamic" drafts
+    the L levels that the draft finds most likely (EAGLE-2).
     """
 
     rule: str = "cool"
     delta: float = Field(default=1.1, gt=0)
     nu: float = Field(default=0.7, ge=0)
     floor: float | None = Field(default=1.0, gt=0)
+    lantern_k: int | None = Field(default=None, ge=0)
+    lantern_delta: float = Field(default=0.1, ge=0, lt=1)
+    lantern_lambda: float = Field(default=5.0, ge=1)
+    resampling: Literal["optimal", "native"] = "optimal"
     draft_length: int = Field(default=5, ge=1)
+    tree: str | tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def static_tree(self) -> Tree | None:
+        """The tree drafted every round; None when it is dynamic."""
+        if self.tree is None:
+            return Tree.chain(self.draft_length)
+        if isinstance(self.tree, str):
+            return None if self.tree == DYNAMIC else named_tree(self.tree)
+        return Tree.from_paths(self.tree)
+
+    @property
+    def depth(self) -> int:
+        """L, positions that can be accepted in one target pass."""
+        tree = self.static_tree
+        return self.draft_length if tree is None else tree.depth
 
     @field_validator("rule")
     @classmethod
@@ -62,6 +93,28 @@ class SpeculativeConfig(_Settings):
         from .rules import get_rule  # rules reads this class
 
         return get_rule(name).name
+
+    @field_validator("tree", mode="before")
+    @classmethod
+    def _valid_tree(cls, tree: Any) -> Any:
+        if tree is None or tree == DYNAMIC:
+            return tree
+        if isinstance(tree, str):
+            named_tree(tree)
+            return tree
+        Tree.from_paths(tree)
+        return tuple(map(tuple, tree))
+
+    @model_validator(mode="after")
+    def _resampling_of_the_rule(self) -> SpeculativeConfig:
+        from .rules import RULES
+
+        if self.resampling == "native" and "resampling" not in RULES[self.rule].parameters:
+            having = ", ".join(rule.name for rule in RULES.values() if "resampling" in rule.parameters)
+            raise InputError(
+                f"resampling = 'native': rule {self.rule!r} has only the optimal one. Expected rule {having}."
+            )
+        return self
 
 
 def _describe(error: ValidationError) -> str:

@@ -1,48 +1,134 @@
-"""Chain drafting with an EAGLE-1 draft: one catch-up pass over what was just emitted, then one pass per token."""
+"""Drafting with an EAGLE-1 draft: one catch-up pass over what was just emitted, then one pass per level of a tree."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .config import SamplingConfig
+from .proposal import NOTHING, Proposal
 from .protocols import CachedTransformer
-from .sampling import sample_token
+from .sampling import UniformSource, draw_distinct
 from .sequence import Batch
-from .stepping import chain_step, guided
+from .stepping import chain_step, guided, tree_step
+from .tree import Tree
 from .warping import warp
 
-Drafts = tuple[NDArray[np.int64], NDArray[np.float64]]
+
+class Drafter(Protocol):
+    """Proposes tokens for every image of a batch."""
+
+    @property
+    def draft(self) -> CachedTransformer | None:
+        """The engine that guesses, if any."""
+
+    @property
+    def depth(self) -> int:
+        """L, the most tokens of a proposal that can stand."""
+
+    @property
+    def size(self) -> int:
+        """The most nodes of a proposal, the pending token included."""
+
+    def propose(self, batch: Batch, limits: Sequence[int]) -> list[Proposal]:
+        """One proposal per image, all of one size; nothing deeper than `limits[i]` need be in image i's."""
 
 
-def draft_chain(draft: CachedTransformer, batch: Batch, lengths: Sequence[int], sampling: SamplingConfig) -> Drafts:
-    """Propose `lengths[i]` tokens for image i.
+@dataclass(frozen=True)
+class NoDraft:
+    """Plain autoregression."""
+
+    draft: None = None
+    depth: int = 0
+    size: int = 1
+
+    def propose(self, batch: Batch, limits: Sequence[int]) -> list[Proposal]:
+        return [Proposal.empty(Tree.chain(0), sequence.pending) for sequence in batch.sequences]
+
+
+@dataclass(frozen=True)
+class StaticDrafter:
+    """The same tree every round; children are drawn from the draft's law without replacement (greedy: its best)."""
+
+    draft: CachedTransformer
+    tree: Tree
+    sampling: SamplingConfig
+
+    @property
+    def depth(self) -> int:
+        return self.tree.depth
+
+    @property
+    def size(self) -> int:
+        return self.tree.size
+
+    def propose(self, batch: Batch, limits: Sequence[int]) -> list[Proposal]:
+        tree = self.tree.truncated(max(limits))
+        proposals = [Proposal.empty(tree, sequence.pending) for sequence in batch.sequences]
+        if not tree.depth:
+            return proposals
+        logits, features = catch_up(self.draft, batch)
+        parents: list[int] = [0]
+        drafted: list[int] = []  # nodes in the draft's cache
+        for depth in range(tree.depth):
+            scores = guided(logits, self.sampling, (batch.emitted + depth)[:, None])
+            for i, sequence in enumerate(batch.sequences):
+                if depth < limits[i]:
+                    self._offer(proposals[i], parents, scores[i], sequence.rng)
+            level = [child for node in parents for child in tree.children[node] if tree.children[child]]
+            if not level:
+                break
+            drafted += level
+            ids = np.stack([proposal.tokens[level] for proposal in proposals]).clip(min=0)
+            features = features[:, [parents.index(tree.parents[node]) for node in level]]
+            lineage = tree.lineage[np.ix_(level, drafted)][None]
+            depths = np.full((1, len(level)), depth)
+            out = tree_step(self.draft, batch.per_row(ids), batch.cached, depths, lineage, features)
+            logits, features, parents = out.logits, out.hidden, level
+        return proposals
+
+    def _offer(self, proposal: Proposal, parents: list[int], logits: NDArray[np.float32], rng: UniformSource) -> None:
+        """Choose the children of one level's nodes. logits: [nodes, V]."""
+        for node, row in zip(parents, logits, strict=True):
+            count = len(proposal.tree.children[node])
+            if proposal.tokens[node] == NOTHING:
+                continue
+            if self.sampling.greedy:
+                proposal.offer(node, best(row, count), None)
+            else:
+                q = warp(row, self.sampling)
+                proposal.offer(node, draw_distinct(q, count, rng), q)
+
+
+def catch_up(draft: CachedTransformer, batch: Batch) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Feed the draft what the last target pass emitted.
 
     EAGLE (arXiv 2401.15077): position j takes the target's feature f_j and the token at j + 1, and predicts f_{j+1},
     whose logits give the token at j + 2. True features are used as far as the target has them, the draft's own after.
-
-    Returns: tokens [N, L] int64 and q [N, L, V] float64, L = max(lengths). Entries past an image's own length are
-    padding.
+    Returns: logits [rows, 1, V] and hidden [rows, 1, H] at each row's last position, where the root's children grow.
     """
     ids, ends = _catch_up_ids(batch)
-    cached = batch.cached
-    rows = np.arange(len(ids))
-    out = chain_step(draft, ids, cached - ends, batch.features[:, : ids.shape[1]])
-    logits, feature = out.logits[rows, ends - 1], out.hidden[rows, ends - 1]
+    last = np.arange(len(ids))[:, None], ends[:, None] - 1
+    out = chain_step(draft, ids, batch.cached - ends, batch.features[:, : ids.shape[1]])
+    return out.logits[last], out.hidden[last]
 
-    tokens = np.zeros((len(batch), max(lengths)), dtype=np.int64)
-    q = np.zeros((*tokens.shape, logits.shape[-1]))
-    for k in range(tokens.shape[1]):
-        q[:, k] = warp(guided(logits, sampling, batch.emitted + k), sampling)
-        for i, sequence in enumerate(batch.sequences):
-            if k < lengths[i]:
-                tokens[i, k] = sample_token(q[i, k], sequence.rng.random())
-        if k + 1 < tokens.shape[1]:
-            out = chain_step(draft, batch.per_row(tokens[:, k : k + 1].tolist()), cached + k, feature[:, None])
-            logits, feature = out.logits[:, 0], out.hidden[:, 0]
-    return tokens, q
+
+def best(scores: NDArray[np.floating], count: int) -> list[int]:
+    """The `count` largest of [V], largest first, ties by index; all of them when there are not as many."""
+    # Filtered tokens all tie at the bottom, and partitioning is slow on ties: they are kept out of it.
+    bottom = scores.min()
+    top = np.flatnonzero(scores > bottom)
+    if len(top) > count:
+        values = scores[top]
+        top = top[values >= np.partition(values, -count)[-count]]
+    ranked = top[np.argsort(-scores[top], kind="stable")][:count]
+    missing = count - len(ranked)
+    rest: list[int] = np.flatnonzero(scores == bottom)[:missing].tolist() if missing else []
+    return [*ranked.tolist(), *rest]
 
 
 def _catch_up_ids(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

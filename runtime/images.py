@@ -19,7 +19,16 @@ METADATA_KEY = "coolsd-trt"
 def to_uint8(pixels: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
     """[N, 3, H, W] in [-1, 1] -> [N, H, W, 3] uint8, as LlamaGen's demo writes them: clamp, then round half up."""
     unit = (np.clip(pixels, -1.0, 1.0) + 1.0) / 2.0
-    return np.floor(unit * 255.0 + 0.5).astype(np.uint8).transpose(0, 2, 3, 1)
+    images: NDArray[np.uint8] = np.floor(unit * 255.0 + 0.5).astype(np.uint8).transpose(0, 2, 3, 1)
+    return images
+
+
+def from_uint8(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """[N, H, W, 3] uint8 -> [N, 3, H, W] float32 in [-1, 1], as LlamaGen's tokenizer is trained on them."""
+    pixels = np.ascontiguousarray(images.transpose(0, 3, 1, 2), dtype=np.float32)
+    pixels /= 127.5
+    pixels -= 1
+    return pixels
 
 
 def make_grid(images: Sequence[NDArray[np.uint8]], columns: int | None = None, gap: int = 2) -> NDArray[np.uint8]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -11,17 +12,20 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .condition import ClassCondition, Prompt, caption_prompts, class_prompts
-from .config import SamplingConfig, SpeculativeConfig
+from .acceptance import Acceptance, Relaxation
+from .condition import CaptionCondition, CaptionProjection, ClassCondition, Prompt, caption_prompts, class_prompts
+from .config import DYNAMIC, SamplingConfig, SpeculativeConfig
+from .drafting import Drafter, NoDraft, StaticDrafter
+from .dynamic import DynamicDrafter
 from .errors import Cancelled, InputError
-from .images import to_uint8
+from .images import from_uint8, to_uint8
 from .protocols import Engines, ModelInfo
 from .result import GenerationResult
 from .round import SpeculativeDecoder
 from .rules import get_rule
 from .sampling import image_generator
 from .sequence import Batch, ImageSequence
-from .stats import ImageStats, Progress
+from .stats import Progress
 
 
 class CancelEvent(Protocol):
@@ -69,6 +73,7 @@ class Pipeline:
         self,
         class_ids: Sequence[int] = (),
         *,
+        captions: Sequence[str] = (),
         caption_features: NDArray[np.floating[Any]] | None = None,
         caption_mask: NDArray[Any] | None = None,
         images_per_prompt: int = 1,
@@ -88,7 +93,8 @@ class Pipeline:
 
         Args:
             class_ids: 0 .. number of classes - 1, for class-conditional models.
-            caption_features, caption_mask: for text-conditional models, see `condition.caption_prompts`.
+            captions: texts, for text-conditional models; or instead of them, encoded elsewhere,
+            caption_features, caption_mask: see `condition.caption_prompts`.
             seed, first_index: picture i of the call draws from the generator (seed, first_index + i), so any picture
                 can be made again alone.
             cfg_scale, cfg_interval, temperature, top_k, top_p: see `SamplingConfig`; None takes the bundle's default.
@@ -98,49 +104,51 @@ class Pipeline:
         Raises: InputError for a bad value (before anything runs); Cancelled.
         """
         start = time.perf_counter()
-        chosen = {
-            "cfg_scale": cfg_scale,
-            "cfg_interval": cfg_interval,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-        }
-        defaults = self.info.sampling.model_dump()
-        sampling = SamplingConfig(**{**defaults, **{k: v for k, v in chosen.items() if v is not None}})
+        sampling = self._sampling(
+            cfg_scale=cfg_scale, cfg_interval=cfg_interval, temperature=temperature, top_k=top_k, top_p=top_p
+        )
         speculative = speculative or self.info.speculative
         _check_call(images_per_prompt=(images_per_prompt, 1), batch_size=(batch_size, 1))
         _check_call(seed=(seed, 0), first_index=(first_index, 0))
-        omega = self._schedule(speculative, sampling)
-        prompts = self._prompts(class_ids, caption_features, caption_mask)
+        rules = self._acceptances(speculative, sampling)
+        drafter = self._drafter(speculative, sampling)
+        prompts = self._prompts(class_ids, captions, caption_features, caption_mask)
         sequences = [
-            ImageSequence(prompt, self.info.n_tokens, image_generator(seed, first_index + i), len(omega))
+            ImageSequence(prompt, self.info.n_tokens, image_generator(seed, first_index + i), drafter.depth)
             for i, prompt in enumerate(prompt for prompt in prompts for _ in range(images_per_prompt))
         ]
-        decoder = SpeculativeDecoder(self._engines.target, self._engines.draft if len(omega) else None, sampling, omega)
+        decoder = SpeculativeDecoder(self._engines.target, drafter, sampling, rules)
         report = _Reporter(sequences, progress, cancel, start)
         for first in range(0, len(sequences), batch_size):
             self._decode_tokens(decoder, sequences[first : first + batch_size], report)
-        tokens = np.stack([sequence.tokens for sequence in sequences])
-        stats = [sequence.stats for sequence in sequences]
-        images = [self._decode_pixels(decoder, row, s) for row, s in zip(tokens, stats, strict=True)]
+        settings = {"model": self.info.name, "seed": seed, **sampling.model_dump(), **speculative.model_dump()}
         return GenerationResult(
-            images=images,
-            tokens=tokens,
-            stats=stats,
+            images=[self._decode_pixels(decoder, sequence) for sequence in sequences],
+            tokens=np.stack([sequence.tokens for sequence in sequences]),
+            stats=[sequence.stats for sequence in sequences],
             parameters=[
-                {
-                    "model": self.info.name,
-                    **sequence.prompt.parameters,
-                    "seed": seed,
-                    "index": first_index + i,
-                    **sampling.model_dump(),
-                    **speculative.model_dump(),
-                }
+                {**sequence.prompt.parameters, "index": first_index + i, **settings}
                 for i, sequence in enumerate(sequences)
             ],
-            lossy=bool((omega > 1).any()),
+            lossy=any(rule.lossy for rule in rules),
             seconds=time.perf_counter() - start,
         )
+
+    def encode(self, images: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Image tokens [N, n_tokens] of pictures [N, H, W, 3] of the model's size.
+
+        Raises: InputError when the bundle has no image encoder or the pictures have another size.
+        """
+        encoder = self._engines.image_encoder
+        if encoder is None:
+            raise InputError("this bundle has no image encoder. Build it again with --image-encoder.")
+        tokens = encoder.encode(from_uint8(images))
+        if tokens.shape[1] != self.info.n_tokens:
+            raise InputError(
+                f"pictures of {images.shape[2]}x{images.shape[1]} pixels make {tokens.shape[1]} tokens. "
+                f"Expected the {self.info.n_tokens} of this model: resize them to what it generates."
+            )
+        return tokens
 
     def close(self) -> None:
         """Free the engines; calling it twice is fine."""
@@ -157,9 +165,9 @@ class Pipeline:
     def _decode_tokens(self, decoder: SpeculativeDecoder, sequences: list[ImageSequence], report: _Reporter) -> None:
         branches = 2 if decoder.sampling.guided else 1
         batch = Batch(list(sequences), branches)
-        # A round's padded tokens may write up to L positions past the image.
-        cache_length = self.info.prefix_length + self.info.n_tokens + len(decoder.omega)
-        for engine in (decoder.target, decoder.draft):
+        # A round may write all nodes of a tree past the image.
+        cache_length = self.info.prefix_length + self.info.n_tokens + decoder.drafter.size - 1
+        for engine in (decoder.target, decoder.drafter.draft):
             if engine is not None:
                 engine.allocate(len(batch) * branches, cache_length)
         report.check_cancel()
@@ -174,42 +182,71 @@ class Pipeline:
     def _prompts(
         self,
         class_ids: Sequence[int],
+        captions: Sequence[str],
         caption_features: NDArray[np.floating[Any]] | None,
         caption_mask: NDArray[Any] | None,
     ) -> list[Prompt]:
         condition, projection = self.info.condition, self._engines.caption_projection
         if isinstance(condition, ClassCondition):
-            if caption_features is not None:
-                raise InputError("caption_features is given, and this model takes classes. Give class_ids instead.")
+            if caption_features is not None or captions:
+                raise InputError("captions are given, and this model takes classes. Give class_ids instead.")
             if not len(class_ids):
                 raise InputError("class_ids is empty. Expected at least one class id.")
             return class_prompts(condition, class_ids)
         if len(class_ids):
-            raise InputError("class_ids is given, and this model takes captions. Give caption_features instead.")
-        if caption_features is None or projection is None:
-            raise InputError("caption_features is missing. Expected the encoded captions: this model takes captions.")
+            raise InputError("class_ids is given, and this model takes captions. Give captions instead.")
+        if bool(captions) == (caption_features is not None) or projection is None:
+            raise InputError("this model takes captions. Give either captions or caption_features.")
+        if caption_features is None:
+            return self._text_prompts(condition, projection, captions)
         return caption_prompts(condition, projection, caption_features, caption_mask)
 
-    def _decode_pixels(
-        self, decoder: SpeculativeDecoder, tokens: NDArray[np.int64], stats: ImageStats
-    ) -> NDArray[np.uint8]:
-        with decoder.clock.phase("decode", [stats]):
-            return to_uint8(self._engines.image_decoder.decode(tokens[None]))[0]
+    def _text_prompts(
+        self, condition: CaptionCondition, projection: CaptionProjection, captions: Sequence[str]
+    ) -> list[Prompt]:
+        encoder = self._engines.text_encoder
+        if encoder is None:
+            raise InputError(
+                "this bundle has no text encoder. Build it again with --text-encoder, or give caption_features."
+            )
+        prompts = caption_prompts(condition, projection, *encoder.encode(captions))
+        return [replace(prompt, parameters={"caption": text}) for prompt, text in zip(prompts, captions, strict=True)]
 
-    def _schedule(self, speculative: SpeculativeConfig, sampling: SamplingConfig) -> NDArray[np.float64]:
-        omega = get_rule(speculative.rule).schedule(speculative)
-        if len(omega) and self._engines.draft is None:
+    def _decode_pixels(self, decoder: SpeculativeDecoder, sequence: ImageSequence) -> NDArray[np.uint8]:
+        with decoder.clock.phase("decode", [sequence.stats]):
+            image: NDArray[np.uint8] = to_uint8(self._engines.image_decoder.decode(sequence.tokens[None]))[0]
+            return image
+
+    def _sampling(self, **chosen: float | None) -> SamplingConfig:
+        """The bundle's defaults with what is not None instead."""
+        return SamplingConfig(
+            **{**self.info.sampling.model_dump(), **{name: v for name, v in chosen.items() if v is not None}}
+        )
+
+    def _acceptances(self, speculative: SpeculativeConfig, sampling: SamplingConfig) -> list[Acceptance]:
+        rules = get_rule(speculative.rule).acceptances(speculative, self._engines.neighbors)
+        # Greedy acceptance is equality with the argmax, whatever the rule.
+        return [Relaxation(1.0) for _ in rules] if sampling.greedy else rules
+
+    def _drafter(self, speculative: SpeculativeConfig, sampling: SamplingConfig) -> Drafter:
+        if not get_rule(speculative.rule).drafts:
+            return NoDraft()
+        if self._engines.draft is None:
             raise InputError(
                 f"rule = {speculative.rule!r} needs a draft, and this bundle has none. "
                 "Use rule 'ar', or build the bundle again with --draft."
             )
-        if len(omega) > self.info.max_draft_length:
+        depth, most = speculative.depth, self.info.max_draft_length
+        if depth > most:
+            name = "draft_length" if speculative.tree in (None, DYNAMIC) else "tree of depth"
             raise InputError(
-                f"draft_length = {len(omega)}: the bundle's KV cache has {self.info.max_draft_length} spare positions. "
-                f"Use at most {self.info.max_draft_length}, or build the bundle again with a larger --max-draft."
+                f"{name} = {depth}: the bundle's KV cache has {most} spare positions. "
+                f"Use at most {most}, or build the bundle again with a larger --max-draft."
             )
-        # Greedy acceptance is equality with the argmax: the schedule does not apply.
-        return np.ones_like(omega) if sampling.greedy else omega
+        tree = speculative.static_tree
+        if tree is None:
+            return DynamicDrafter(self._engines.draft, depth, sampling)
+        return StaticDrafter(self._engines.draft, tree, sampling)
 
 
 def _check_call(**least: tuple[int, int]) -> None:

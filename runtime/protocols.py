@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -79,12 +80,29 @@ class CachedTransformer(Protocol):
     def copy_row(self, source: int, destination: int) -> None:
         """Copy one row's cache over another's."""
 
+    def compact(self, row: int, sources: NDArray[np.int64], destination: int) -> None:
+        """Move a row's cache entries at positions `sources` to `destination`, `destination + 1`, ..."""
+
 
 class ImageDecoder(Protocol):
     """Image tokens to pixels."""
 
     def decode(self, tokens: NDArray[np.int64]) -> NDArray[np.floating[Any]]:
         """[N, rows * columns] tokens in raster order -> [N, 3, height, width] float, nominally in [-1, 1]."""
+
+
+class ImageEncoder(Protocol):
+    """Pixels to image tokens."""
+
+    def encode(self, pixels: NDArray[np.float32]) -> NDArray[np.int64]:
+        """[N, 3, height, width] in [-1, 1] -> [N, rows * columns] tokens in raster order."""
+
+
+class TextEncoder(Protocol):
+    """Captions to text features."""
+
+    def encode(self, captions: Sequence[str]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Features [N, T, C] and mask [N, T], padded on the right."""
 
 
 class Engines(Protocol):
@@ -110,7 +128,17 @@ class Engines(Protocol):
     def image_decoder(self) -> ImageDecoder: ...
 
     @property
+    def image_encoder(self) -> ImageEncoder | None: ...
+
+    @property
     def caption_projection(self) -> CaptionProjection | None: ...
+
+    @property
+    def text_encoder(self) -> TextEncoder | None: ...
+
+    @property
+    def neighbors(self) -> NDArray[np.uint16] | None:
+        """[V, K] each code's nearest other codes, nearest first; None in a bundle without the table. May be mapped."""
 
     def close(self) -> None:
         """Free everything; calling it twice is fine."""

@@ -20,9 +20,9 @@ def residual_distribution(
     Returns: [V] float64 summing to 1, zero wherever p is zero.
     """
     p = np.asarray(p, dtype=np.float64)
-    residual = p - np.minimum(q, omega * p)
+    residual: NDArray[np.float64] = p - np.minimum(q, omega * p)
     np.maximum(residual, 0.0, out=residual)
-    mass = residual.sum()
-    if mass <= 0:
-        return p / p.sum()
-    return residual / mass
+    if residual.sum() <= 0:
+        residual = p.copy()
+    residual /= residual.sum()
+    return residual

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .stats import ImageStats
+from .stats import ImageStats, number_or_none
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class GenerationResult:
 
     @property
     def drift_per_token(self) -> float:
-        """Total variation from the target per emitted token, over all images."""
+        """Total variation from the target per emitted token, over all images; NaN for rules that can't tell."""
         return sum(s.drift for s in self.stats) / sum(s.n_tokens for s in self.stats)
 
     def as_dict(self) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class GenerationResult:
             "seconds": self.seconds,
             "lossy": self.lossy,
             "accepted_length": self.accepted_length,
-            "drift_per_token": self.drift_per_token,
+            "drift_per_token": number_or_none(self.drift_per_token),
             "per_image": [
                 {**parameters, "tokens": tokens.tolist(), **stats.as_dict()}
                 for parameters, tokens, stats in zip(self.parameters, self.tokens, self.stats, strict=True)

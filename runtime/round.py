@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .acceptance import Acceptance
 from .config import SamplingConfig
-from .drafting import draft_chain
+from .drafting import Drafter
+from .proposal import Proposal
 from .protocols import CachedTransformer
 from .sampling import sample_token
 from .sequence import Batch
 from .stats import PhaseClock
-from .stepping import chain_step, guided, prefill_step
-from .verification import judge_chain
+from .stepping import guided, prefill_step, tree_step
+from .verification import Verdict, judge
 from .warping import warp
 
 
 @dataclass
 class SpeculativeDecoder:
-    """A model pair with its settings. omega: [L] relaxation schedule; L = 0 is plain autoregression."""
+    """A model pair with its settings. rules: one acceptance test per depth of the drafter's proposals."""
 
     target: CachedTransformer
-    draft: CachedTransformer | None
+    drafter: Drafter
     sampling: SamplingConfig
-    omega: NDArray[np.float64]
+    rules: Sequence[Acceptance]
     clock: PhaseClock = field(default_factory=PhaseClock)
 
     def prefill(self, batch: Batch) -> None:
@@ -41,33 +45,52 @@ class SpeculativeDecoder:
     def round(self, batch: Batch) -> None:
         """One target pass: every image of the batch gains between 1 and L + 1 tokens."""
         # The round also emits a token of its own, so the last one of an image is never drafted.
-        lengths = [min(len(self.omega), sequence.remaining - 1) for sequence in batch.sequences]
+        limits = [min(self.drafter.depth, sequence.remaining - 1) for sequence in batch.sequences]
 
-        # q: the draft proposes x_1..x_L, x_i ~ q_i
+        # q: the draft proposes tokens on a tree, children of a node drawn from q without replacement
         with self.clock.phase("draft", batch.stats):
-            if self.draft is not None and max(lengths) > 0:
-                drafts, q = draft_chain(self.draft, batch, lengths, self.sampling)
-            else:
-                drafts, q = np.zeros((len(batch), 0), dtype=np.int64), np.zeros((len(batch), 0, 0))
+            proposals = self.drafter.propose(batch, limits)
 
-        # p: the target sees the pending token and x_1..x_L in one pass and gives p_1..p_{L+1}
+        # p: the target sees the pending token and all drafted ones in one pass, each with its own ancestors
         with self.clock.phase("target", batch.stats):
-            pending = np.array([[sequence.pending] for sequence in batch.sequences])
-            ids = np.concatenate([pending, drafts], axis=1)
-            rows = np.repeat(ids, batch.branches, axis=0)
-            out = chain_step(self.target, rows, batch.cached, visible=batch.visible)
+            tokens = np.stack([proposal.tokens for proposal in proposals]).clip(min=0)
+            depths = np.stack([proposal.tree.depths for proposal in proposals])
+            lineage = np.stack([proposal.tree.lineage for proposal in proposals]).repeat(batch.branches, axis=0)
+            out = tree_step(
+                self.target,
+                batch.per_row(tokens),
+                batch.cached,
+                batch.per_row(depths),
+                lineage,
+                visible=batch.visible,
+            )
 
-        # accept x_i with min(1, omega_i p_i/q_i); the first rejected one is replaced from [p - min(q, omega p)]_+
+        # accept x with min(1, a(x)/q(x)), COOL-SD: a = omega p; where all fall, draw from [p - min(q, a)]_+
         with self.clock.phase("host", batch.stats):
-            batch.features = out.hidden
-            token_index = batch.emitted[:, None] + np.arange(ids.shape[1])
-            p = warp(guided(out.logits, self.sampling, token_index), self.sampling)
-            for i, (sequence, length) in enumerate(zip(batch.sequences, lengths, strict=True)):
-                verdict = judge_chain(
-                    drafts[i, :length], p[i, : length + 1], q[i, :length], self.omega[:length], sequence.rng
-                )
-                sequence.stats.record(verdict)
-                sequence.emit([*drafts[i, : verdict.n_accepted].tolist(), verdict.next_token])
+            p = guided(out.logits, self.sampling, batch.emitted[:, None] + depths)
+            verdicts = [
+                judge(proposal, partial(self._law, p[i]), self.rules[: limits[i]], batch.sequences[i].rng)
+                for i, proposal in enumerate(proposals)
+            ]
+            self._commit(batch, proposals, verdicts, out.hidden)
+
+    def _law(self, logits: NDArray[np.float32], node: int) -> NDArray[np.float64]:
+        return warp(logits[node], self.sampling)
+
+    def _commit(
+        self, batch: Batch, proposals: list[Proposal], verdicts: list[Verdict], hidden: NDArray[np.float32]
+    ) -> None:
+        """Emit the accepted paths; keep their features and cache entries, drop the other nodes'."""
+        paths = [[0, *verdict.path] for verdict in verdicts]
+        longest = max(map(len, paths))
+        nodes = batch.per_row([path + [0] * (longest - len(path)) for path in paths])
+        batch.features = hidden[np.arange(len(nodes))[:, None], nodes]
+        for i, (sequence, path, verdict) in enumerate(zip(batch.sequences, paths, verdicts, strict=True)):
+            if path != list(range(len(path))):  # a chain's path lies where it belongs
+                for row in range(i * batch.branches, (i + 1) * batch.branches):
+                    self.target.compact(row, sequence.cached + np.array(path), sequence.cached)
+            sequence.stats.record(verdict)
+            sequence.emit([*proposals[i].tokens[verdict.path].tolist(), verdict.next_token])
 
     def retire(self, batch: Batch) -> None:
         """Drop finished images: the last ones of the batch move into their rows, caches and features included."""
@@ -77,7 +100,7 @@ class SpeculativeDecoder:
             last, branches = len(batch) - 1, batch.branches
             for branch in range(branches if i != last else 0):
                 source, destination = last * branches + branch, i * branches + branch
-                for engine in (self.target, self.draft):
+                for engine in (self.target, self.drafter.draft):
                     if engine is not None:
                         engine.copy_row(source, destination)
                 batch.features[destination] = batch.features[source]

@@ -29,7 +29,7 @@ def cool_schedule(
     Returns: omega [L] float64.
     """
     positions = np.arange(1, draft_length + 1)
-    omega = delta * np.exp(-nu * positions - annealing_log_normaliser(draft_length, nu))
+    omega: NDArray[np.float64] = delta * np.exp(-nu * positions - annealing_log_normaliser(draft_length, nu))
     return omega if floor is None else np.maximum(omega, floor)
 
 
@@ -39,7 +39,7 @@ def linear_schedule(draft_length: int, delta: float = 1.1, floor: float | None =
     Returns: omega [L] float64, raised to `floor` where given.
     """
     remaining = np.arange(draft_length, 0, -1)
-    omega = 2 * delta * remaining / (draft_length + 1)
+    omega: NDArray[np.float64] = 2 * delta * remaining / (draft_length + 1)
     return omega if floor is None else np.maximum(omega, floor)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from .condition import Prompt
 from .sampling import UniformSource
@@ -74,7 +74,7 @@ class Batch:
     def stats(self) -> list[ImageStats]:
         return [sequence.stats for sequence in self.sequences]
 
-    def per_row(self, values: Sequence[int] | Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    def per_row(self, values: ArrayLike) -> NDArray[np.int64]:
         """One value (or equally long list of values) per image -> one per engine row."""
         return np.repeat(np.asarray(values, dtype=np.int64), self.branches, axis=0)
 

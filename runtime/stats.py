@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,7 +54,8 @@ class ImageStats:
 
     @property
     def drift_per_token(self) -> float:
-        """Total variation from the target per emitted token (an upper bound in expectation); 0 when lossless."""
+        """Total variation from the target per emitted token (an upper bound in expectation); 0 when lossless, NaN for
+        rules that can't tell."""
         return self.drift / self.n_tokens if self.n_tokens else 0.0
 
     @property
@@ -76,9 +78,14 @@ class ImageStats:
             "accepted_length": self.accepted_length,
             "accepted_length_histogram": self.histogram,
             "acceptance_by_position": self.acceptance_by_position,
-            "drift_per_token": self.drift_per_token,
+            "drift_per_token": number_or_none(self.drift_per_token),
             "seconds": dict(self.seconds),
         }
+
+
+def number_or_none(value: float) -> float | None:
+    """For JSON, which has no NaN."""
+    return None if math.isnan(value) else value
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Engine steps as rounds need them: a chain of tokens per row, causal mask and positions filled in, CFG combined."""
+"""Engine steps as rounds need them: tokens in a row or on a tree, masks and positions filled in, CFG combined."""
 
 from __future__ import annotations
 
@@ -31,6 +31,32 @@ def chain_step(
     if visible is not None:
         mask[..., : visible.shape[1]] &= visible[:, None, None]
     return engine.step(input_ids, position_ids, mask, lengths, features)
+
+
+def tree_step(
+    engine: CachedTransformer,
+    input_ids: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    depths: NDArray[np.int64],
+    lineage: NDArray[np.bool_],
+    features: NDArray[np.float32] | None = None,
+    visible: NDArray[np.bool_] | None = None,
+) -> StepOutput:
+    """Run S nodes of a tree per row; the tree's M nodes so far lie in the cache behind `lengths` committed positions.
+
+    Args: input_ids [R, S], the last S of the M nodes; lengths [R]; depths [R or 1, S], a node's position is its row's
+    length plus its depth; lineage [R or 1, S, M], which nodes a node may attend to besides what is committed; features
+    and visible as for `chain_step`.
+    """
+    n_new, n_nodes = lineage.shape[1:]
+    slot = np.arange(engine.cache_length) - lengths[:, None]  # which node lies at each cache position; below 0: none
+    node = np.broadcast_to(slot.clip(0, n_nodes - 1)[:, None], (len(lengths), n_new, slot.shape[1]))
+    attended = np.take_along_axis(np.broadcast_to(lineage, (len(lengths), n_new, n_nodes)), node, axis=2)
+    mask = np.where(slot[:, None] < 0, True, attended & (slot[:, None] < n_nodes))
+    if visible is not None:
+        mask[..., : visible.shape[1]] &= visible[:, None]
+    position_ids = lengths[:, None] + depths
+    return engine.step(input_ids, position_ids, mask[:, None], lengths + n_nodes - n_new, features)
 
 
 def prefill_step(engine: CachedTransformer, prompts: Sequence[Prompt], branches: int) -> StepOutput:

@@ -1,77 +1,136 @@
-"""The acceptance test along a drafted chain: how many tokens stand, and which token follows them."""
+"""The acceptance test along a draft: which drafted tokens stand, and which token follows them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .drift import acceptance_probability, position_drift
+from .acceptance import Acceptance, Relaxation
 from .errors import InputError
-from .resampling import residual_distribution
-from .sampling import UniformSource, sample_token
+from .proposal import Proposal
+from .sampling import UniformSource, sample_token, without
+from .tree import Tree
+from .warping import one_hot
 
-Distributions = NDArray[np.floating[Any]]
+Distribution = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Outcome of one chain.
+    """Outcome of one draft.
 
-    n_accepted: drafted tokens that stand, 0..L. next_token: the token emitted after them.
-    acceptance: [reached] acceptance probability beta_i at each position the walk reached. drift: total variation from
-    the target summed over those positions.
+    path: the drafted nodes that stand, from the root's child on. next_token: the token emitted after them.
+    acceptance: [reached] probability beta_i, at each depth the walk reached, that one of the candidates stands; summed
+    over the candidates that were tested, which is right in the mean. drift: total variation from the target, summed
+    over the same tests.
     """
 
-    n_accepted: int
+    path: list[int]
     next_token: int
     acceptance: NDArray[np.float64]
     drift: float
 
+    @property
+    def n_accepted(self) -> int:
+        """Drafted tokens that stand, 0..L."""
+        return len(self.path)
+
 
 def verify_chain(
-    draft_tokens: ArrayLike, p: Distributions, q: Distributions, omega: ArrayLike, rng: UniformSource
+    draft_tokens: ArrayLike, p: Distribution, q: Distribution, omega: ArrayLike, rng: UniformSource
 ) -> tuple[int, int]:
-    """Accept or reject a chain of drafted tokens; see `judge_chain`, of which this returns the two decisions.
-
-    Args: draft_tokens [L] int; p [L+1, V]; q [L, V]; omega [L]; rng with `.random()`.
-    Returns: (n_accepted, next_token).
-    """
-    verdict = judge_chain(draft_tokens, p, q, omega, rng)
-    return verdict.n_accepted, verdict.next_token
-
-
-def judge_chain(
-    draft_tokens: ArrayLike, p: Distributions, q: Distributions, omega: ArrayLike, rng: UniformSource
-) -> Verdict:
-    """COOL-SD's verification (arXiv 2601.09212; with omega = 1, speculative sampling, arXiv 2211.17192).
+    """COOL-SD's verification of a chain (arXiv 2601.09212; omega = 1 is speculative sampling, arXiv 2211.17192).
 
     Token i stands with probability `min(1, omega_i p_i(x_i) / q_i(x_i))`; the first that does not is replaced by a
-    draw from the residual; if all stand, a bonus token comes from `p_{L+1}`. Uniforms are taken in a fixed order:
-    one per position reached, then one for the emitted token.
+    draw from the residual; if all stand, a bonus token comes from `p_{L+1}`. Uniforms are taken in a fixed order: one
+    per position reached, then one for the emitted token.
 
     Args:
         draft_tokens: [L] int, drawn from q. L may be 0: then one token is drawn from p_1.
         p: [L+1, V] target distributions after warping. q: [L, V] the draft's, after the same warping.
         omega: [L] relaxation, each > 0.
         rng: source of uniforms on [0, 1).
+    Returns: (n_accepted, next_token).
     Raises: InputError when the shapes do not fit together.
     """
-    tokens, relaxations = np.asarray(draft_tokens, dtype=np.int64), np.asarray(omega, dtype=np.float64)
+    tokens, p, q = np.asarray(draft_tokens, dtype=np.int64), np.asarray(p), np.asarray(q)
+    rules = [Relaxation(w) for w in np.asarray(omega, dtype=np.float64).tolist()]
     length = len(tokens)
-    if len(p) != length + 1 or len(q) != length or len(relaxations) != length:
+    if len(p) != length + 1 or len(q) != length or len(rules) != length:
         raise InputError(
             f"verify_chain got {length} draft tokens with p for {len(p)}, q for {len(q)} and omega for "
-            f"{len(relaxations)} positions. Expected {length + 1}, {length} and {length}."
+            f"{len(rules)} positions. Expected {length + 1}, {length} and {length}."
         )
-    acceptance, drift = [], 0.0
-    for i, (token, w) in enumerate(zip(tokens.tolist(), relaxations.tolist(), strict=True)):
-        acceptance.append(acceptance_probability(p[i], q[i], w))
-        drift += position_drift(p[i], q[i], w)
-        # u < min(1, w p/q) without the division, so q = 0 needs no case of its own and p = 0 is never accepted.
-        if not rng.random() * q[i][token] < w * p[i][token]:
-            residual = residual_distribution(p[i], q[i], w)
-            return Verdict(i, sample_token(residual, rng.random()), np.array(acceptance), drift)
-    return Verdict(length, sample_token(p[length], rng.random()), np.array(acceptance), drift)
+    if length and p.shape[1:] != q.shape[1:]:
+        raise InputError(f"verify_chain got p over {p.shape[1:]} and q over {q.shape[1:]} tokens. Expected the same.")
+    proposal = Proposal(Tree.chain(length), np.concatenate([[0], tokens]), dict(enumerate(q)))
+    verdict = judge(proposal, p.__getitem__, rules, rng)
+    return verdict.n_accepted, verdict.next_token
+
+
+def judge(
+    proposal: Proposal, p: Callable[[int], Distribution], rules: Sequence[Acceptance], rng: UniformSource
+) -> Verdict:
+    """Walk from the root: at each node the first child that stands is the next; if none does, the residual speaks.
+
+    Args:
+        p: node -> [V], the target's distribution after it; asked only for nodes the walk visits.
+        rules: the acceptance test by depth, the root's children first. The walk is at most so long.
+        rng: source of uniforms on [0, 1): one per candidate tested, then one for the emitted token.
+    """
+    node, path, acceptance, drift = 0, list[int](), list[float](), 0.0
+    for rule in rules:
+        if not proposal.candidates(node):
+            break
+        trial = _try_children(proposal, node, p(node), rule, rng)
+        acceptance.append(trial.acceptance)
+        drift += trial.drift
+        if trial.accepted is None:
+            return Verdict(path, sample_token(trial.residual, rng.random()), np.array(acceptance), drift)
+        node = trial.accepted
+        path.append(node)
+    return Verdict(path, sample_token(p(node), rng.random()), np.array(acceptance), drift)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """accepted: the child that stands, None if none does. residual: what is left of p then."""
+
+    accepted: int | None
+    residual: Distribution
+    acceptance: float
+    drift: float
+
+
+def _try_children(proposal: Proposal, node: int, p: Distribution, rule: Acceptance, rng: UniformSource) -> _Trial:
+    """Test siblings in turn, each against what its elders' rejections left of p and the law it was drawn from.
+
+    At a <= p the emitted law is exactly p, whatever the number of siblings (by induction from the last one). The sum
+    of each test's total variation from its own residual bounds, in the mean, that of the node (triangle inequality).
+    """
+    acceptance = drift = 0.0
+    children = proposal.candidates(node)
+    tokens = [int(proposal.tokens[child]) for child in children]
+    for child, token, q in zip(children, tokens, _laws(proposal.q.get(node), tokens, len(p)), strict=False):
+        beta, variation = rule.measure(p, q)
+        acceptance += beta
+        drift += variation
+        # u < a/q without the division, so q = 0 needs no case of its own and a = 0 never stands.
+        if rng.random() * q[token] < rule.weight(p, token):
+            return _Trial(child, p, acceptance, drift)
+        p = rule.residual(p, q, token)
+    return _Trial(None, p, acceptance, drift)
+
+
+def _laws(q: Distribution | None, tokens: list[int], size: int) -> Iterator[Distribution]:
+    """The law each sibling was drawn from: q without its elders; without q, the law that holds only itself."""
+    for token in tokens:
+        if q is None:
+            yield one_hot(np.array(token), size)
+        else:
+            yield q
+            q = without(q, token)

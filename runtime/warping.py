@@ -1,4 +1,4 @@
-"""Logits to a next-token distribution: CFG, then temperature, top-k, top-p, softmax (LlamaGen's order)."""
+"""Logits to a next-token distribution: CFG, then temperature, top-k, top-p (LlamaGen's order), softmax."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def combine_cfg(cond: FloatArray, uncond: FloatArray, scale: float) -> FloatArra
 
     Args: cond, uncond [..., V]. Returns [..., V] in the dtype of the inputs.
     """
-    return uncond + cond.dtype.type(scale) * (cond - uncond)
+    combined: FloatArray = uncond + cond.dtype.type(scale) * (cond - uncond)
+    return combined
 
 
 def warp(logits: FloatArray, sampling: SamplingConfig) -> NDArray[np.float64]:
@@ -27,7 +28,7 @@ def warp(logits: FloatArray, sampling: SamplingConfig) -> NDArray[np.float64]:
     Args:
         logits: [..., V], after CFG.
         sampling: temperature (0 = greedy: all mass on the argmax), top_k (0 = off; ties with the k-th largest
-            survive), top_p (1 = off; an entry goes when the mass before it already exceeds top_p).
+            survive), top_p (1 = off; an entry goes when the mass before it already exceeds top_p), top_p_first.
     Returns: [..., V] float64, each row summing to 1; tokens that were filtered out have exactly 0.
     Raises: BackendError when a row has no finite maximum (an engine returned NaN or infinity).
     """
@@ -40,31 +41,39 @@ def warp(logits: FloatArray, sampling: SamplingConfig) -> NDArray[np.float64]:
     if sampling.temperature == 0:
         return one_hot(x.argmax(axis=-1), x.shape[-1])
     x /= max(sampling.temperature, 1e-5)
-    if 0 < sampling.top_k < x.shape[-1]:
+    if sampling.top_p_first:
+        _keep_top_p(x, sampling.top_p)
         _keep_top_k(x, sampling.top_k)
-    if sampling.top_p < 1:
+    else:
+        _keep_top_k(x, sampling.top_k)
         _keep_top_p(x, sampling.top_p)
     return softmax(x)
 
 
 def softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Softmax over the last axis; -inf becomes exactly 0. Shape is kept."""
-    weights = np.exp(x - x.max(axis=-1, keepdims=True))
+    weights: NDArray[np.float64] = np.exp(x - x.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     return weights
 
 
 def one_hot(indices: NDArray[np.integer[Any]], size: int) -> NDArray[np.float64]:
     """[...] indices -> [..., size] float64 with a single 1 per row."""
-    return np.eye(size)[indices]
+    rows = np.zeros((*indices.shape, size))
+    np.put_along_axis(rows, indices[..., None], 1.0, axis=-1)
+    return rows
 
 
 def _keep_top_k(x: NDArray[np.float64], k: int) -> None:
+    if not 0 < k < x.shape[-1]:
+        return
     threshold = np.partition(x, -k, axis=-1)[..., -k, None]
     x[x < threshold] = -np.inf
 
 
 def _keep_top_p(x: NDArray[np.float64], top_p: float) -> None:
+    if top_p == 1:
+        return
     order = np.argsort(-x, axis=-1, kind="stable")
     sorted_p = softmax(np.take_along_axis(x, order, axis=-1))
     mass_before = np.cumsum(sorted_p, axis=-1) - sorted_p

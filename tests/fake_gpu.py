@@ -18,6 +18,7 @@ import onnxruntime
 from coolsd_trt.engines.bundle import Bundle, record_file
 from coolsd_trt.engines.cuda import Gpu, out_of_memory
 from coolsd_trt.engines.manifest import MANIFEST_NAME, EngineSet, FlavourName, PlanRecord
+from coolsd_trt.engines.trt.plans import planned_parts
 from coolsd_trt.runtime import BackendError
 
 GPU = Gpu("Fake", "8.9", 8 * 10**9)
@@ -66,6 +67,11 @@ class FakeCuda:
 
     def move(self, destination: int, source: int, size: int) -> None:
         self._copy("move", destination, source, size)
+
+    def move_strided(self, destination: int, source: int, size: int, pitch: int, count: int) -> None:
+        assert abs(destination - source) >= size, "the copy overlaps itself"
+        for i in range(count):
+            self._copy("move_strided", destination + i * pitch, source + i * pitch, size)
 
     def synchronize(self) -> None:
         assert self._recording is None
@@ -242,7 +248,7 @@ def add_fake_plans(
     folder = out / "engines" / key
     folder.mkdir(parents=True)
     plans = {}
-    for part, spec in bundle.manifest.parts().items():
+    for part, spec in planned_parts(bundle.manifest).items():
         file = folder / f"{part.replace(' ', '_')}.plan"
         file.write_text(str(bundle.file(spec.files[0])))
         record = record_file(file)

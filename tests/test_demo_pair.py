@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import Pipeline, SpeculativeConfig
+from coolsd_trt.runtime.acceptance import Relaxation
 from coolsd_trt.runtime.condition import class_prompts
+from coolsd_trt.runtime.drafting import NoDraft, StaticDrafter
 from coolsd_trt.runtime.round import SpeculativeDecoder
 from coolsd_trt.runtime.sampling import image_generator
 from coolsd_trt.runtime.sequence import Batch, ImageSequence
 from coolsd_trt.runtime.stepping import chain_step, guided, prefill_step
+from coolsd_trt.runtime.tree import Tree
 from coolsd_trt.runtime.warping import warp
 from goodness import chi_square
 
@@ -89,17 +92,17 @@ class FixedPrefix:
 
     def sample(self, omega: np.ndarray, count: int, first_index: int) -> np.ndarray:
         """The next two tokens of `count` images, [count, 2], emitted by rounds alone."""
-        draft = self.engines.draft if len(omega) else None
-        decoder = SpeculativeDecoder(self.engines.target, draft, self.sampling, omega)
+        target, draft = self.engines.target, self.engines.draft
+        drafter = StaticDrafter(draft, Tree.chain(len(omega)), self.sampling) if len(omega) else NoDraft()
+        decoder = SpeculativeDecoder(target, drafter, self.sampling, [Relaxation(w) for w in omega])
         sequences = [
             ImageSequence(self.prompt, 3 + len(omega), image_generator(0, first_index + i), len(omega))
             for i in range(count)
         ]
         batch = Batch(sequences, branches=2)
-        for engine in (decoder.target, draft):
-            if engine is not None:
-                engine.allocate(2 * count, self.n_tokens + 17)
-        batch.features = prefill_step(decoder.target, [self.prompt] * count, branches=2).hidden
+        for engine in (target, draft):
+            engine.allocate(2 * count, self.n_tokens + 17)
+        batch.features = prefill_step(target, [self.prompt] * count, branches=2).hidden
         for sequence in sequences:
             sequence.emit([int(self.tokens[-1])])
             sequence.last_emitted = self.tokens.tolist()

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from ...runtime.errors import BackendError, BundleError, InputError
-from ..bundle import Bundle, record_file
+from ..bundle import Bundle, record_file, replace_manifest
 from ..cuda import probe_gpu
-from ..manifest import MANIFEST_NAME, EngineSet, FileRecord, FlavourName, Manifest, PlanRecord
+from ..manifest import EngineSet, FileRecord, FlavourName, GraphSpec, Manifest, PlanRecord, PrecisionName
 from .build import PlanBuilder, capability_enum
 from .flavour import FLAVOURS, Flavour, load_module, parse_capability
 from .profiles import profiles_of
 
 PLANS_FOLDER = "engines"
+# The other parts run before the first token or not at all, and stay on onnxruntime.
+PLANNED_PARTS = ("target", "draft", "image decoder", "caption projection")
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ def build_plans(
             f"{path}: its lowering is {bundle.manifest.target.lowering}; TensorRT updates caches in place only with "
             "tensor_scatter. Build it again with --lowering tensor_scatter."
         )
+    check_precision(bundle.manifest.target.precision)
     flavour = FLAVOURS[request.flavour]
     trt = load_module(flavour)
     return [_build_set(bundle, trt, flavour, capability, request.max_batch, report) for capability in capabilities]
@@ -74,6 +77,20 @@ def check_request(request: PlanRequest) -> list[str]:
         for capability in capabilities:
             capability_enum(trt, capability)
     return capabilities
+
+
+def check_precision(precision: PrecisionName) -> None:
+    """Raises: InputError for one whose graphs TensorRT can't read."""
+    if precision == "int8":
+        raise InputError(
+            "--precision int8: its graphs use MatMulInteger, which TensorRT does not read. Use --precision fp16 for "
+            "plans, or run int8 with the backend ort-cpu."
+        )
+
+
+def planned_parts(manifest: Manifest) -> dict[str, GraphSpec]:
+    """The graphs that get plans, by name."""
+    return {part: spec for part, spec in manifest.parts().items() if part in PLANNED_PARTS}
 
 
 def find_plans(manifest: Manifest, flavour: FlavourName, version: str, capability: str) -> EngineSet:
@@ -151,7 +168,7 @@ def _build_set(
     builder = PlanBuilder(trt, capability if flavour.cross_builds else None, timing_cache)
     try:
         plans = {}
-        for part, spec in manifest.parts().items():
+        for part, spec in planned_parts(manifest).items():
             report(f"{capability} {part}")
             built = builder.build(bundle.file(spec.files[0]), spec, profiles_of(manifest, part, max_batch))
             file = temporary / f"{part.replace(' ', '_')}.plan"
@@ -172,7 +189,7 @@ def _build_set(
         plans=plans,
     )
     others = tuple(other for other in manifest.engine_sets if other.key != key)
-    _replace_manifest(bundle.path, manifest.model_copy(update={"engine_sets": (*others, engines)}))
+    replace_manifest(bundle, manifest.model_copy(update={"engine_sets": (*others, engines)}))
     return PlanResult(engines, cached=False)
 
 
@@ -196,9 +213,3 @@ def _builder_digest() -> str:
     for name in ("build.py", "profiles.py"):
         digest.update((Path(__file__).parent / name).read_bytes())
     return digest.hexdigest()
-
-
-def _replace_manifest(bundle: Path, manifest: Manifest) -> None:
-    temporary = bundle / f".{MANIFEST_NAME}.{os.getpid()}.tmp"
-    temporary.write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
-    temporary.replace(bundle / MANIFEST_NAME)

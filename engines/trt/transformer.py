@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...runtime.errors import BackendError
 from ...runtime.protocols import StepOutput
 from ..cuda import Cuda
+from ..device_cache import compact_caches
 from ..manifest import Tensor, TransformerSpec
 from .plan import Plan
 from .profiles import BRANCHES, resolve
@@ -53,7 +54,10 @@ class TrtTransformer:
     def allocate(self, rows: int, cache_length: int) -> None:
         spec = self._spec
         if cache_length > spec.positions:
-            raise BackendError(f"a cache of {cache_length} positions was asked; the plan has {spec.positions}.")
+            raise BackendError(
+                f"a cache of {cache_length} positions was asked; the plan has {spec.positions}. "
+                "Draft fewer tokens at once, or build the bundle with a larger --max-draft."
+            )
         if rows > BRANCHES * self._max_batch:
             raise BackendError(
                 f"a batch of {-(-rows // BRANCHES)} pictures was asked; the plans take {self._max_batch}. "
@@ -101,6 +105,11 @@ class TrtTransformer:
             self._cuda.move(
                 address + destination * self._row_bytes, address + source * self._row_bytes, self._row_bytes
             )
+
+    def compact(self, row: int, sources: NDArray[np.int64], destination: int) -> None:
+        spec = self._spec
+        shape, itemsize = (spec.kv_heads, spec.positions, spec.head_dim), np.dtype(spec.cache_dtype).itemsize
+        compact_caches(self._cuda, self._caches.values(), shape, itemsize, row, sources, destination)
 
     def close(self) -> None:
         """Free graphs, caches, staging and the plan; calling it twice is fine."""

@@ -21,7 +21,7 @@ ALIGNMENT = 4096
 EXTERNAL_BYTES = 4096
 IR_VERSION = 11
 PRODUCER = "coolsd-trt"
-FLOAT_TYPES: dict[PrecisionName, type] = {"fp32": np.float32, "fp16": np.float16}
+FLOAT_TYPES: dict[PrecisionName, type] = {"fp32": np.float32, "fp16": np.float16, "int8": np.float32}
 
 Array = NDArray[Any]
 Dim = int | str
@@ -65,12 +65,12 @@ class GraphBuilder:
         self._scope = name
 
     def input(self, name: str, dtype: type, shape: Sequence[Dim]) -> str:
-        self._inputs.append(helper.make_tensor_value_info(name, _onnx_type(dtype), list(shape)))
+        self._inputs.append(helper.make_tensor_value_info(name, onnx_type(dtype), list(shape)))
         return name
 
     def output(self, name: str, dtype: type, shape: Sequence[Dim]) -> None:
         """Declare a value made under that name (see `named`) as graph output."""
-        self._outputs.append(helper.make_tensor_value_info(name, _onnx_type(dtype), list(shape)))
+        self._outputs.append(helper.make_tensor_value_info(name, onnx_type(dtype), list(shape)))
 
     def op(self, kind: str, *inputs: str, named: str | None = None, **attributes: Any) -> str:
         """Add a node with one output and return its name."""
@@ -106,12 +106,12 @@ class GraphBuilder:
             self._initializers.append(numpy_helper.from_array(value, name))
             return name
         self._data.write(b"\0" * (-self._data.tell() % ALIGNMENT))
-        tensor = TensorProto(name=name, data_type=_onnx_type(value.dtype.type), dims=value.shape)
+        tensor = TensorProto(name=name, data_type=onnx_type(value.dtype.type), dims=value.shape)
         tensor.data_location = TensorProto.EXTERNAL
         location = {"location": self.data_path.name, "offset": self._data.tell(), "length": value.nbytes}
         for key, entry in location.items():
             tensor.external_data.add(key=key, value=str(entry))
-        self._data.write(value.data)
+        self._data.write(value.data.cast("B"))
         self._initializers.append(tensor)
         return name
 
@@ -127,7 +127,7 @@ class GraphBuilder:
 
     def narrow(self, x: str) -> str:
         """From float32 to the graph's float type."""
-        return x if self.float_type is np.float32 else self.op("Cast", x, to=_onnx_type(self.float_type))
+        return x if self.float_type is np.float32 else self.op("Cast", x, to=onnx_type(self.float_type))
 
     def save(self) -> None:
         """Write the .onnx and check it (`onnx.checker` with full shape inference)."""
@@ -144,8 +144,9 @@ class GraphBuilder:
 
     def spec(self) -> dict[str, Any]:
         """What the manifest says of any saved graph: the fields of `GraphSpec`."""
+        files = [self.path, self.data_path] if self._data.tell() else [self.path]
         return {
-            "files": tuple(record_file(file) for file in (self.path, self.data_path) if file.exists()),
+            "files": tuple(map(record_file, files)),
             "precision": self.precision,
             "parameters": self.parameters,
             "inputs": tuple(_spec(value) for value in self._inputs),
@@ -161,7 +162,8 @@ def fp32(value: Array) -> NDArray[np.float32]:
     return np.asarray(value, dtype=np.float32)
 
 
-def _onnx_type(dtype: type) -> int:
+def onnx_type(dtype: type) -> int:
+    """ONNX's number of a NumPy type, for `Cast` and declarations."""
     kind: int = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     return kind
 

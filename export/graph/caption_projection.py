@@ -3,13 +3,13 @@ unconditional [slots, H], which does not depend on the input."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
 
 from ...engines.manifest import GraphSpec
 from ..weights import CaptionWeights
+from .activations import gelu_tanh
 from .builder import GraphBuilder, fp32
 
 # Nothing in it needs more, and every TensorRT parses it.
@@ -27,13 +27,6 @@ def write_caption_projection(path: Path, weights: CaptionWeights) -> GraphSpec:
         fc1, fc2 = g.weight("fc1", fp32(weights.fc1).T), g.weight("fc2", fp32(weights.fc2).T)
         for features, name in ((caption, "conditional"), (stored, "unconditional")):
             g.scope(name)
-            g.op("MatMul", _gelu_tanh(g, g.op("MatMul", features, fc1)), fc2, named=name)
+            g.op("MatMul", gelu_tanh(g, g.op("MatMul", features, fc1)), fc2, named=name)
         g.save()
         return GraphSpec(**g.spec())
-
-
-def _gelu_tanh(g: GraphBuilder, x: str) -> str:
-    """`x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`"""
-    cubic = g.op("Mul", g.op("Mul", g.op("Mul", x, x), x), g.scalar(0.044715))
-    turn = g.op("Tanh", g.op("Mul", g.op("Add", x, cubic), g.scalar(math.sqrt(2 / math.pi))))
-    return g.op("Mul", g.op("Mul", x, g.scalar(0.5)), g.op("Add", turn, g.scalar(1.0)))

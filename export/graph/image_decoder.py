@@ -7,95 +7,29 @@ from pathlib import Path
 import numpy as np
 
 from ...engines.manifest import ImageDecoderSpec
-from ..vq import VqDecoder
+from ..vq import VqTokenizer
 from .builder import GraphBuilder
+from .vq_modules import OPSET, VqModules
 
-# Nothing in it needs more, and every TensorRT parses it.
-OPSET = 18
-GROUPS, GROUP_EPS = 32, 1e-6
 DECODER = "decoder"
 
 
-def write_image_decoder(path: Path, weights: VqDecoder, grid: tuple[int, int]) -> ImageDecoderSpec:
+def write_image_decoder(path: Path, weights: VqTokenizer, grid: tuple[int, int]) -> ImageDecoderSpec:
     """Write the decoder to `path` (+ `.data`); codebook rows are L2-normalised here, once."""
     levels = weights.count(f"{DECODER}.conv_blocks")
     upsamples = sum(weights.has(f"{DECODER}.conv_blocks.{i}.upsample") for i in range(levels))
     height, width = (side * 2**upsamples for side in grid)
     with GraphBuilder(path, OPSET) as g:
-        net = _Net(g, weights)
+        net = VqModules(g, weights)
         codes = g.input("codes", np.int64, ("batch", grid[0] * grid[1]))
         g.output("pixels", np.float32, ("batch", 3, height, width))
-        codebook = weights.tensor("quantize.embedding.weight").astype(np.float32)
-        codebook /= np.maximum(np.linalg.norm(codebook, axis=1, keepdims=True), 1e-12)
+        codebook = weights.codebook()
         vectors = g.op("Gather", g.weight("codebook", codebook), codes)
         x = g.op("Reshape", g.op("Transpose", vectors, perm=[0, 2, 1]), g.ints(0, codebook.shape[1], *grid))
         x = net.conv(net.conv(x, "post_quant_conv"), f"{DECODER}.conv_in")
-        x = net.residual(x, f"{DECODER}.mid.0")
-        x = net.attention(x, f"{DECODER}.mid.1")
-        x = net.residual(x, f"{DECODER}.mid.2")
+        x = net.middle(x, f"{DECODER}.mid")
         for level in range(levels):
             x = net.level(x, f"{DECODER}.conv_blocks.{level}")
-        x = net.swish(net.group_norm(x, f"{DECODER}.norm_out"))
-        net.conv(x, f"{DECODER}.conv_out", named="pixels")
+        net.finish(x, DECODER, named="pixels")
         g.save()
         return ImageDecoderSpec(image_size=(height, width), **g.spec())
-
-
-class _Net:
-    """The decoder's modules, each on a value [B, C, H, W] and named as in the checkpoint."""
-
-    def __init__(self, g: GraphBuilder, weights: VqDecoder) -> None:
-        self.g, self.weights = g, weights
-
-    def level(self, x: str, name: str) -> str:
-        """Residual blocks, attention after each where the level has it, then nearest x2 upsampling and a conv."""
-        self.g.scope(name)
-        for i in range(self.weights.count(f"{name}.res")):
-            x = self.residual(x, f"{name}.res.{i}")
-            if self.weights.has(f"{name}.attn.{i}"):
-                x = self.attention(x, f"{name}.attn.{i}")
-        if not self.weights.has(f"{name}.upsample"):
-            return x
-        scales = self.g.constant(np.array([1, 1, 2, 2], dtype=np.float32))
-        doubled = self.g.op(
-            "Resize", x, "", scales, mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric"
-        )
-        return self.conv(doubled, f"{name}.upsample.conv")
-
-    def residual(self, x: str, name: str) -> str:
-        """GroupNorm - swish - conv, twice, plus the skip (a 1x1 conv where the width changes)."""
-        h = self.conv(self.swish(self.group_norm(x, f"{name}.norm1")), f"{name}.conv1")
-        h = self.conv(self.swish(self.group_norm(h, f"{name}.norm2")), f"{name}.conv2")
-        skip = self.conv(x, f"{name}.nin_shortcut") if self.weights.has(f"{name}.nin_shortcut") else x
-        return self.g.op("Add", skip, h)
-
-    def attention(self, x: str, name: str) -> str:
-        """One head over all cells, scale C^-0.5, residual."""
-        g, channels = self.g, self.weights.tensor(f"{name}.norm.weight").shape[0]
-        normed = self.group_norm(x, f"{name}.norm")
-        q, k, v = (g.op("Reshape", self.conv(normed, f"{name}.{part}"), g.ints(0, channels, -1)) for part in "qkv")
-        scores = g.op("MatMul", g.op("Transpose", q, perm=[0, 2, 1]), k)
-        weights = g.op("Softmax", g.op("Mul", scores, g.scalar(channels**-0.5)), axis=-1)
-        mixed = g.op("MatMul", v, g.op("Transpose", weights, perm=[0, 2, 1]))
-        mixed = g.op("Reshape", mixed, g.op("Shape", x))
-        return g.op("Add", x, self.conv(mixed, f"{name}.proj_out"))
-
-    def group_norm(self, x: str, name: str) -> str:
-        """32 groups; as instance normalisation of the groups, which old and new parsers understand alike."""
-        g, ones = self.g, np.ones(GROUPS, dtype=np.float32)
-        weight, bias = (self.weights.tensor(f"{name}.{part}").astype(np.float32) for part in ("weight", "bias"))
-        groups = g.op("Reshape", x, g.ints(0, GROUPS, -1))
-        normed = g.op("InstanceNormalization", groups, g.constant(ones), g.constant(0 * ones), epsilon=GROUP_EPS)
-        normed = g.op("Reshape", normed, g.op("Shape", x))
-        scaled = g.op("Mul", normed, g.weight(f"{name}.weight", weight[:, None, None]))
-        return g.op("Add", scaled, g.weight(f"{name}.bias", bias[:, None, None]))
-
-    def swish(self, x: str) -> str:
-        return self.g.op("Mul", x, self.g.op("Sigmoid", x))
-
-    def conv(self, x: str, name: str, named: str | None = None) -> str:
-        """3x3 with padding 1, or 1x1; stride 1."""
-        weight = self.weights.tensor(f"{name}.weight").astype(np.float32)
-        bias = self.weights.tensor(f"{name}.bias").astype(np.float32)
-        w, b = self.g.weight(f"{name}.weight", weight), self.g.weight(f"{name}.bias", bias)
-        return self.g.op("Conv", x, w, b, pads=[weight.shape[-1] // 2] * 4, named=named)

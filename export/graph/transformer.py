@@ -17,6 +17,7 @@ from ...engines.manifest import LoweringName, PrecisionName, TransformerSpec
 from ..weights import Array, DraftWeights, LayerWeights, TargetWeights, TransformerShape
 from .attention import LOWERINGS, declare_cache
 from .builder import GraphBuilder, fp32
+from .linear import linear
 from .rope import apply_rope, declare_rope, rope_tables, split_pairs
 
 
@@ -25,7 +26,7 @@ def write_target(
     weights: TargetWeights,
     max_draft_length: int,
     lowering: LoweringName,
-    precision: PrecisionName,
+    precision: PrecisionName = "fp32",
 ) -> TransformerSpec:
     """Write the target to `path` (+ `.data`). hidden is post-norm: what an EAGLE draft wants.
 
@@ -40,7 +41,7 @@ def write_target(
             x = stack.block(x, i, weights.layer(i))
         g.scope("head")
         hidden = rms_norm(g, x, "final_norm", weights.final_norm(), shape.norm_eps, named="hidden")
-        g.widen(linear(g, g.narrow(hidden), "head.weight", weights.head()), named="logits")
+        _logits(g, g.narrow(hidden), weights.head())
         return stack.finish()
 
 
@@ -50,7 +51,7 @@ def write_draft(
     head: Array,
     max_draft_length: int,
     lowering: LoweringName,
-    precision: PrecisionName,
+    precision: PrecisionName = "fp32",
 ) -> TransformerSpec:
     """Write the draft to `path` (+ `.data`). hidden is the predicted feature; logits are the target's head on it."""
     shape = weights.shape
@@ -68,7 +69,7 @@ def write_draft(
             x = stack.block(x, i, weights.layer(i))
         g.scope("head")
         g.widen(x, named="hidden")
-        g.widen(linear(g, x, "head.weight", head), named="logits")
+        _logits(g, x, head)
         return stack.finish()
 
 
@@ -94,9 +95,11 @@ def rms_norm(g: GraphBuilder, x: str, name: str, weight: Array, eps: float, name
     return g.op("Mul", g.op("Div", x, root), g.weight(name, fp32(weight)), named=named)
 
 
-def linear(g: GraphBuilder, x: str, name: str, weight: Array) -> str:
-    """`x @ weight.T` for weight [out, in], stored transposed."""
-    return g.op("MatMul", x, g.weight(name, g.real(weight).T))
+def _logits(g: GraphBuilder, x: str, head: Array) -> None:
+    if g.float_type is np.float32:
+        linear(g, x, "head.weight", head, named="logits")
+    else:
+        g.widen(linear(g, x, "head.weight", head), named="logits")
 
 
 class _Stack:

@@ -228,6 +228,23 @@ def test_the_cuda_provider_keeps_caches_on_the_device(tiny_bundle: Path, cuda: F
 
 
 @pytest.mark.usefixtures("onnxruntime_gpu")
+def test_a_tree_makes_the_same_pictures_on_every_backend(
+    tiny_bundle: Path, tmp_path: Path, trt: FakeTrt, cuda: FakeCuda
+) -> None:
+    plans = add_fake_plans(tiny_bundle, tmp_path / "b")
+    tree = SpeculativeConfig(rule="lossless", tree=[[0], [1], [0, 0], [1, 0], [1, 0, 0]])
+    made = {}
+    for path, backend in ((tiny_bundle, "ort-cpu"), (tiny_bundle, "ort-cuda"), (plans, "trt-rtx")):
+        del cuda.log[:]
+        with Pipeline.load(path, backend) as pipeline:
+            made[backend] = pipeline.generate([0, 2], seed=5, batch_size=2, speculative=tree).tokens
+        assert ("move_strided" in cuda.names()) == (backend != "ort-cpu")
+    np.testing.assert_array_equal(made["ort-cuda"], made["ort-cpu"])
+    np.testing.assert_array_equal(made["trt-rtx"], made["ort-cpu"])
+    assert (cuda.device, cuda.closed) == ({}, 2)
+
+
+@pytest.mark.usefixtures("onnxruntime_gpu")
 def test_a_provider_that_silently_fell_back_is_refused(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CudaSession, "get_providers", lambda self: ["CPUExecutionProvider"])
     with pytest.raises(BackendError, match=r"CUDAExecutionProvider was asked, .* fell back to CPUExecutionProvider"):

@@ -89,6 +89,8 @@ def test_copies_go_the_right_way_on_the_one_stream(runtime: FakeRuntime) -> None
     device.upload(address, host)
     device.download(host[:8], address)
     device.move(address, address + 32, 16)
+    device.move_strided(address, address + 32, 4, 8, 3)
+    assert runtime.calls[-1] == ("cudaMemcpy2DAsync", 4096, 8, 4128, 8, 4, 3, 3, 5)
     copies = [call[1:] for call in runtime.calls if call[0] == "cudaMemcpyAsync"]
     pointer = host.ctypes.data
     assert copies == [(4096, pointer, 64, 1, 5), (pointer, 4096, 8, 2, 5), (4096, 4128, 16, 3, 5)]
@@ -143,6 +145,7 @@ def test_the_real_bindings_have_every_name() -> None:
         assert callable(getattr(runtime, name))
     for name in ("cudaSetDevice", "cudaMemsetAsync", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaStreamDestroy"):
         assert callable(getattr(runtime, name))
+    assert callable(runtime.cudaMemcpy2DAsync)
     for name in ("cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphLaunch"):
         assert callable(getattr(runtime, name))
     assert {error.name for error in Error} <= set(runtime.cudaError_t.__members__)

@@ -150,7 +150,7 @@ def test_wrong_tensors_are_named(
 @pytest.mark.parametrize(
     "name, content, words",
     [
-        ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "not a readable safetensors file"),
+        ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "this is a Git LFS pointer"),
         ("config.json", b"{", "config.json: not a readable JSON file"),
         ("config.json", b"[]", "config.json: expected a JSON object"),
         ("config.json", b'{"n_head": 5}', "width 32 does not divide into 5 heads"),
@@ -168,7 +168,7 @@ def test_wrong_files_are_named(request_: BuildRequest, tmp_path: Path, name: str
 
 def test_a_folder_without_a_checkpoint_and_a_missing_path(request_: BuildRequest, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="empty: the directory holds no checkpoint"):
+    with pytest.raises(InputError, match="empty: no checkpoint in it"):
         build_bundle(replace(request_, draft=tmp_path / "empty"), tmp_path / "bundle")
     with pytest.raises(InputError, match="nowhere: no such file"):
         build_bundle(replace(request_, target=tmp_path / "nowhere"), tmp_path / "bundle")
@@ -196,7 +196,7 @@ def test_a_torch_pickle_gives_the_same_bundle_and_a_payload_is_refused(request_:
             return (Path.touch, (tmp_path / "ran",))
 
     torch.save({"model": Payload()}, request_.target / "pytorch_model.bin")
-    with pytest.raises(InputError, match="torch can't read it as plain weights"):
+    with pytest.raises(InputError, match="which could run code"):
         build_bundle(request_, tmp_path / "c")
     assert not (tmp_path / "ran").exists()
 

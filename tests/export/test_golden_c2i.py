@@ -23,6 +23,7 @@ from .golden import (
     replay,
     uncached,
 )
+from .models import ArrayCheckpoint, tokenizer_tensors
 
 SET = "llamagen_c2i"
 SCALE = 4
@@ -34,7 +35,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, request) -> Iterator[Pipe
     if not target.is_file():
         pytest.skip(f"{target} is not there")
     out = tmp_path_factory.mktemp("bundle") / "c2i"
-    build_bundle(BuildRequest(target, golden_folder("llamagen_vq16") / "vq_ds16_tiny.pt"), out)
+    build_bundle(BuildRequest(target, ArrayCheckpoint(tokenizer_tensors(512))), out)
     with Pipeline.load(out, threads=1) as loaded:
         yield loaded
 

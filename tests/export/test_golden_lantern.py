@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from coolsd_trt.engines.ort import OrtTransformer
 from coolsd_trt.export.build import BuildRequest, build_bundle
-from coolsd_trt.export.checkpoint import open_checkpoint
 from coolsd_trt.export.eagle import EagleDraft
 from coolsd_trt.export.graph.transformer import write_draft
 from coolsd_trt.export.llamagen import LlamaGenTarget
+from coolsd_trt.export.locate import open_checkpoint
 from coolsd_trt.runtime import Pipeline, SamplingConfig, SpeculativeConfig
 from coolsd_trt.runtime.condition import caption_prompts
 from coolsd_trt.runtime.stepping import chain_step, guided, prefill_step
 
 from .golden import golden_folder, load
+from .models import ArrayCheckpoint, tokenizer_tensors
 
 SET = "lantern_llamagen"
 SCALE = 3.0
@@ -27,7 +28,7 @@ ATOL = 1e-4
 
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
-    folder, tokenizer = golden_folder(SET), golden_folder("llamagen_vq16") / "vq_ds16_tiny.pt"
+    folder, tokenizer = golden_folder(SET), ArrayCheckpoint(tokenizer_tensors(512))
     out = tmp_path_factory.mktemp("bundle") / "lantern"
     build_bundle(BuildRequest(folder / "target", tokenizer, folder / "drafter"), out)
     with Pipeline.load(out, threads=1) as loaded:
@@ -113,3 +114,17 @@ def test_greedy_decoding_from_the_caption(pipeline: Pipeline, prompt: dict[str, 
     np.testing.assert_array_equal(result.tokens[0], load(SET, "ar_greedy.npz")["tokens"])
     if rule == "lossless":
         assert result.accepted_length > 1.2  # the recorded chain at temperature 1 has 1.22
+
+
+def test_captions_of_different_lengths_share_a_batch(pipeline: Pipeline, prompt: dict[str, np.ndarray]) -> None:
+    """Images finish at different times and move between rows; each must keep its own caption's mask."""
+    features = np.repeat(prompt["caption_features"], 3, axis=0)
+    mask = np.arange(120) < np.array([[23], [5], [120]])
+    settings = dict(seed=4, cfg_scale=SCALE, top_k=100, speculative=SpeculativeConfig(rule="lossless"))
+    together = pipeline.generate(caption_features=features, caption_mask=mask, **settings)
+    assert len({tokens.tobytes() for tokens in together.tokens}) == 3
+    for i in range(3):
+        alone = pipeline.generate(
+            caption_features=features[i : i + 1], caption_mask=mask[i : i + 1], first_index=i, **settings
+        )
+        np.testing.assert_array_equal(alone.tokens[0], together.tokens[i])

@@ -24,6 +24,7 @@ from .golden import (
     replay,
     uncached,
 )
+from .models import ArrayCheckpoint, tokenizer_tensors
 
 SET = "llamagen_t2i"
 SCALE = 7.5
@@ -35,7 +36,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, request) -> Iterator[Pipe
     folder, name = request.param.split("/")
     target = golden_folder(folder) / name
     out = tmp_path_factory.mktemp("bundle") / "t2i"
-    build_bundle(BuildRequest(target, golden_folder("llamagen_vq16") / "vq_ds16_tiny.pt"), out)
+    build_bundle(BuildRequest(target, ArrayCheckpoint(tokenizer_tensors(512))), out)
     with Pipeline.load(out, threads=1) as loaded:
         yield loaded
 

@@ -1,88 +1,75 @@
-"""fp16 graphs on onnxruntime's CPU provider, against the fp32 graphs of the same checkpoints."""
+"""Integer weights: what they cost, and that a token's numbers do not depend on who shares the pass."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
-import onnx
 import pytest
-import tiny
 from coolsd_trt.engines.bundle import Bundle
-from coolsd_trt.engines.manifest import LoweringName, PrecisionName, TransformerSpec
 from coolsd_trt.engines.ort import OrtTransformer
 from coolsd_trt.export.build import BuildRequest, build_bundle
-from coolsd_trt.runtime import Pipeline, SpeculativeConfig
-from coolsd_trt.runtime.protocols import StepOutput
+from coolsd_trt.export.graph.linear import quantise_rows
+from coolsd_trt.export.graph.transformer import write_target
+from coolsd_trt.export.llamagen import LlamaGenTarget
+from coolsd_trt.runtime import InputError, Pipeline, SpeculativeConfig
 from coolsd_trt.runtime.stepping import chain_step
 
-VOCAB, HIDDEN = 40, 48
-LOWERINGS: tuple[LoweringName, ...] = ("tensor_scatter", "portable")
+from .models import LOWERING, ArrayCheckpoint, draft_tensors, shape, target_config, target_tensors, tokenizer_tensors
+
+S = shape(heads=4, kv_heads=2, layers=3, ffn=64, vocab=40)
 
 
-@pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[LoweringName, PrecisionName], Bundle]:
-    folder = tmp_path_factory.mktemp("precision")
-    tiny.make_checkpoints(folder, dim=HIDDEN, layers=3, heads=3, kv_heads=3, ffn=80, vocab=VOCAB, seed=3)
-    parts = (folder / "target", folder / "image_tokenizer", folder / "draft")
-    bundles = {}
-    for lowering in LOWERINGS:
-        for precision in ("fp32", "fp16"):
-            out = folder / f"{lowering}-{precision}"
-            build_bundle(BuildRequest(*parts, max_draft_length=8, lowering=lowering, precision=precision), out)
-            bundles[lowering, precision] = Bundle.open(out)
-    return bundles
+def checkpoints(classes: int, width: int = 0, **sizes: int) -> dict[str, ArrayCheckpoint]:
+    s = shape(heads=4, kv_heads=2, layers=3, ffn=64, vocab=40, **sizes)
+    return {
+        "target": ArrayCheckpoint(target_tensors(s, classes, width), target_config(s), "target"),
+        "draft": ArrayCheckpoint(draft_tensors(s), {"num_attention_heads": 4}, "draft"),
+        "image_decoder": ArrayCheckpoint(tokenizer_tensors(40), name="tokenizer"),
+    }
 
 
-def run(bundle: Bundle, spec: TransformerSpec | None, features: np.ndarray | None) -> list[StepOutput]:
-    """A prefill of 8 tokens, then 6 tokens at different lengths per row."""
-    assert spec is not None
-    engine = OrtTransformer(bundle.file(spec.files[0]), spec, threads=1)
-    engine.allocate(3, 20)
-    ids = np.random.default_rng(0).integers(0, VOCAB, (3, 14))
-    outputs = []
-    for span, lengths in ((slice(0, 8), np.zeros(3, np.int64)), (slice(8, 14), np.array([8, 6, 3]))):
-        out = chain_step(engine, ids[:, span], lengths, features[:, span] if features is not None else None)
-        outputs.append(StepOutput(out.logits.copy(), out.hidden.copy()))
-    engine.close()
-    return outputs
+def test_rows_are_off_by_half_a_step_at_most() -> None:
+    weight = np.random.default_rng(0).standard_normal((5, 30)).astype(np.float32)
+    weight[3] = 0
+    codes, scales = quantise_rows(weight)
+    assert codes.dtype == np.int8
+    assert (np.abs(codes * scales[:, None] - weight) <= 0.5001 * scales[:, None]).all()
 
 
-@pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("part", ["target", "draft"])
-def test_fp16_agrees_with_fp32(bundles: dict, lowering: LoweringName, part: str) -> None:
-    features = np.random.default_rng(1).standard_normal((3, 14, HIDDEN)).astype(np.float32) if part == "draft" else None
-    whole, half = (
-        run(bundles[lowering, precision], getattr(bundles[lowering, precision].manifest, part), features)
-        for precision in ("fp32", "fp16")
-    )
-    for expected, found in zip(whole, half, strict=True):
-        assert found.logits.dtype == found.hidden.dtype == np.float32
-        for name in ("logits", "hidden"):
-            reference = getattr(expected, name)
-            np.testing.assert_allclose(getattr(found, name), reference, atol=0.01 * reference.std())
+@pytest.mark.parametrize("sources", [checkpoints(5), checkpoints(0, 6, zero_rows=7)], ids=["classes", "captions"])
+def test_a_build_measures_what_int8_costs(sources: dict[str, ArrayCheckpoint], tmp_path: Path) -> None:
+    manifest = build_bundle(BuildRequest(**sources, precision="int8"), tmp_path / "bundle").manifest
+    assert {part.precision for name, part in manifest.parts().items() if name in ("target", "draft")} == {"int8"}
+    cost = Bundle.open(tmp_path / "bundle").manifest.target.precision_cost
+    assert cost is not None
+    assert 0 < cost.kl < 0.05
+    assert 0 < cost.tv < 0.1
+    assert not list((tmp_path / "bundle").glob("tmp*")), "the fp32 build for comparison is still there"
 
 
-@pytest.mark.parametrize("lowering", LOWERINGS)
-def test_an_fp16_bundle_is_half_as_large_and_says_what_it_is(bundles: dict, lowering: LoweringName) -> None:
-    whole, half = (bundles[lowering, precision].manifest for precision in ("fp32", "fp16"))
-    assert (half.target.precision, half.draft.precision, half.image_decoder.precision) == ("fp16", "fp16", "fp32")
-    assert half.target.cache_dtype == "float16"
-    assert half.target.parameters == whole.target.parameters
-    assert half.target.files[1].size < 0.6 * whole.target.files[1].size
+def test_a_tokens_logits_depend_on_neither_batch_nor_pass(tmp_path: Path) -> None:
+    target = LlamaGenTarget(ArrayCheckpoint(target_tensors(S), target_config(S)))
+    spec = write_target(tmp_path / "t.onnx", target, 2, LOWERING, "int8")
+    ids = np.random.default_rng(0).integers(0, 40, (3, 8))
+    engine = OrtTransformer(tmp_path / "t.onnx", spec, threads=1)
+    engine.allocate(3, 9)
+    together = chain_step(engine, ids, np.zeros(3, int)).logits.copy()
+    engine.allocate(3, 9)
+    one_by_one = [chain_step(engine, ids[1:2, k : k + 1], np.full(1, k)).logits.copy() for k in range(8)]
+    np.testing.assert_allclose(np.concatenate(one_by_one, axis=1)[0], together[1], atol=1e-4)
 
 
-def test_sums_and_squares_stay_float32(bundles: dict) -> None:
-    bundle = bundles["portable", "fp16"]
-    model = onnx.load(bundle.file(bundle.manifest.target.files[0]), load_external_data=False)
-    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
-    types = {value.name: value.type.tensor_type.elem_type for value in [*inferred.value_info, *inferred.output]}
-    for node in model.graph.node:
-        if node.op_type in ("ReduceMean", "Softmax", "Sqrt"):
-            assert types[node.output[0]] == onnx.TensorProto.FLOAT, node.name
-        if node.op_type == "MatMul":
-            assert types[node.output[0]] == onnx.TensorProto.FLOAT16, node.name
+def test_greedy_drafting_equals_greedy_autoregression(tmp_path: Path) -> None:
+    build_bundle(BuildRequest(**checkpoints(5), precision="int8"), tmp_path / "bundle")
+    with Pipeline.load(tmp_path / "bundle", threads=1) as pipeline:
+        runs = [
+            pipeline.generate([0, 1], temperature=0, speculative=SpeculativeConfig(rule=rule)).tokens
+            for rule in ("ar", "lossless")
+        ]
+    np.testing.assert_array_equal(*runs)
 
 
-def test_pictures_come_out_of_an_fp16_bundle(bundles: dict) -> None:
-    with Pipeline.load(bundles["tensor_scatter", "fp16"].path) as pipeline:
-        made = pipeline.generate([0, 1], speculative=SpeculativeConfig(rule="lossless"))
-    assert made.tokens.shape == (2, 16)
+def test_an_unknown_precision(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"precision = 'int2'. Expected one of: fp32, fp16, int8"):
+        build_bundle(BuildRequest(**checkpoints(5), precision="int2"), tmp_path / "bundle")

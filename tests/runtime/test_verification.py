@@ -7,7 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 from coolsd_trt.runtime import InputError
-from coolsd_trt.runtime.verification import judge_chain, verify_chain
+from coolsd_trt.runtime.acceptance import Relaxation
+from coolsd_trt.runtime.proposal import Proposal
+from coolsd_trt.runtime.tree import Tree
+from coolsd_trt.runtime.verification import Verdict, judge, verify_chain
 
 P = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [0.2, 0.6, 0.2]])
 Q = np.array([[0.2, 0.6, 0.2], [0.5, 0.25, 0.25]])
@@ -21,6 +24,11 @@ class Recorded:
 
     def random(self) -> float:
         return self.values.pop(0)
+
+
+def judged(tokens: list[int], omega: list[float], uniforms: list[float]) -> Verdict:
+    proposal = Proposal(Tree.chain(len(tokens)), np.array([0, *tokens]), dict(enumerate(Q)))
+    return judge(proposal, P.__getitem__, [Relaxation(w) for w in omega], Recorded(uniforms))
 
 
 def test_all_accepted_gives_the_bonus_token() -> None:
@@ -45,11 +53,11 @@ def test_omega_scales_the_test() -> None:
 
 
 def test_acceptance_and_drift_are_counted_for_the_positions_reached() -> None:
-    verdict = judge_chain([1, 2], P, Q, [2.0, 1.0], Recorded([0.9, 0.0, 0.0]))
+    verdict = judged([1, 2], [2.0, 1.0], [0.9, 0.0, 0.0])
     # beta_1(2) = .2 + .6 + .2, beta_1(1) = .2 + .3 + .2; position 2 is exact.
     np.testing.assert_allclose(verdict.acceptance, [1.0, 0.1 + 0.1 + 0.25])
     assert verdict.drift == pytest.approx(0.3)
-    stopped = judge_chain([1, 2], P, Q, [1.0, 2.0], Recorded([0.9, 0.0]))
+    stopped = judged([1, 2], [1.0, 2.0], [0.9, 0.0])
     assert len(stopped.acceptance) == 1
     assert stopped.drift == 0
 

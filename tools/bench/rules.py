@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from rich.progress import track
 
 from ...runtime import GenerationResult, Pipeline, SpeculativeConfig
 from ..cli.console import stderr
+from .machine import machine
 from .statistics import Estimate, ratio_of_sums
 
 
@@ -94,7 +94,7 @@ def rules(
     setting = f"{images} pictures, CFG {cfg}, temperature 1, L = {draft_length}, batch {batch_size}"
     _print_markdown(rows, setting)
     if out is not None:
-        report = {"setting": setting, "machine": platform.processor() or platform.machine(), "rows": _as_dicts(rows)}
+        report = {"setting": setting, "machine": machine(), "rows": _as_dicts(rows)}
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(report, indent=1), encoding="utf-8")
 

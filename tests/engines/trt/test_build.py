@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -11,7 +12,7 @@ from coolsd_trt.engines.bundle import Bundle
 from coolsd_trt.engines.cuda import Gpu
 from coolsd_trt.engines.trt import flavour, plans
 from coolsd_trt.engines.trt.flavour import FLAVOURS, load_module, parse_capability
-from coolsd_trt.engines.trt.plans import PlanRequest, build_plans, find_plans
+from coolsd_trt.engines.trt.plans import PlanRequest, build_plans, find_plans, planned_parts
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import BackendError, BundleError, InputError
 
@@ -99,3 +100,17 @@ def test_a_package_that_is_missing_or_too_old_is_named(monkeypatch: pytest.Monke
 def test_capabilities_are_numbers(text: str) -> None:
     with pytest.raises(InputError, match="expected a number like"):
         parse_capability(text)
+
+
+def test_int8_graphs_get_no_plans(trt: FakeEnterprise, tiny_checkpoints: Path, tmp_path: Path) -> None:
+    build_bundle(replace(request(tiny_checkpoints), precision="int8"), tmp_path / "b")
+    with pytest.raises(InputError, match=r"--precision int8: .*MatMulInteger.*Use --precision fp16"):
+        build_plans(tmp_path / "b", PlanRequest("trt"))
+
+
+def test_parts_that_stay_on_the_cpu_get_no_plans(trt: FakeEnterprise, tiny_checkpoints: Path, tmp_path: Path) -> None:
+    build_bundle(request(tiny_checkpoints), tmp_path / "b")
+    manifest = Bundle.open(tmp_path / "b").manifest
+    with_encoder = manifest.model_copy(update={"image_encoder": manifest.image_decoder})
+    assert "image encoder" in with_encoder.parts()
+    assert set(planned_parts(with_encoder)) == {"target", "draft", "image decoder"}

@@ -14,7 +14,7 @@ from coolsd_trt.engines.trt import opener
 from coolsd_trt.engines.trt.plans import PlanRequest, build_plans
 from coolsd_trt.engines.trt.profiles import profiles_of
 from coolsd_trt.export.build import BuildRequest, build_bundle
-from coolsd_trt.export.checkpoint import open_checkpoint
+from coolsd_trt.export.locate import open_checkpoint
 from coolsd_trt.runtime import Pipeline, SpeculativeConfig
 from fake_gpu import GPU, FakeCuda, FakeTrt, add_fake_plans
 

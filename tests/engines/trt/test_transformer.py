@@ -160,6 +160,20 @@ def test_rows_move_within_every_cache(rig: Rig) -> None:
     np.testing.assert_array_equal(chain_step(rig.engine, ids, np.full(4, 6)).logits[0], expected)
 
 
+def test_entries_of_one_row_move_together_in_every_cache(rig: Rig) -> None:
+    reference = OrtTransformer(rig.onnx, rig.spec, threads=1)
+    reference.allocate(4, rig.spec.positions)
+    for engine in (reference, rig.engine):
+        chain_step(engine, tokens(4, 7), np.zeros(4, int))
+        engine.compact(2, np.array([2, 4, 5, 6]), 2)
+    moves = [entry for entry in rig.cuda.log if entry[0] == "move_strided"]
+    assert len(moves) == 3 * rig.spec.kv_heads * 2 * rig.spec.layers, "the first entry lies where it belongs"
+    for name, address in rig.engine._caches.items():
+        expected = reference._caches[name]
+        found = rig.cuda.device[rig.engine._block][address - rig.engine._block :][: expected.nbytes]
+        np.testing.assert_allclose(found.view(np.float32).reshape(expected.shape), expected, atol=1e-6)
+
+
 def test_everything_is_freed_exactly_once(rig: Rig) -> None:
     for length in (1, 1, 6, 6):
         rig.step(4, length)

@@ -35,7 +35,7 @@ def test_build_names_a_bad_checkpoint(tiny_checkpoints: Path, tmp_path: Path) ->
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
-    assert "picture.safetensors: not a readable safetensors file" in done.stderr
+    assert "picture.safetensors: this is a PNG picture" in done.stderr
     assert not (tmp_path / "bundle").exists()
 
 

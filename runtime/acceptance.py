@@ -1,0 +1,56 @@
+"""The acceptance test of one drafted token, and the relaxed test of COOL-SD."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .drift import acceptance_probability, position_drift
+from .resampling import residual_distribution
+
+Distribution = NDArray[np.floating[Any]]
+
+
+class Acceptance(Protocol):
+    """How a token x drawn from q is tested against p: it stands with probability `f(x) = min(1, a(x) / q(x))`.
+
+    A rule is its weight a. Accepted mass `m = q f = min(q, a)`, acceptance probability `beta = sum m` and the optimal
+    residual `Norm([p - m]_+)` follow from it. a(x) is 0 wherever p(x) is, so no token outside p's support ever stands.
+    Among siblings of a tree p is what earlier rejections left of the target, q the draft's law without those siblings.
+    """
+
+    @property
+    def lossy(self) -> bool:
+        """True when the emitted law can differ from p."""
+
+    def weight(self, p: Distribution, token: int) -> float:
+        """a(token), >= 0. p: [V]."""
+
+    def measure(self, p: Distribution, q: Distribution) -> tuple[float, float]:
+        """beta, and the total variation of the emitted law from p (NaN where a rule can't tell). p, q: [V]."""
+
+    def residual(self, p: Distribution, q: Distribution, rejected: int) -> NDArray[np.float64]:
+        """The law [V] of what is emitted, or tested next, after `rejected` fell."""
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """`a = omega p`: COOL-SD (arXiv 2601.09212); omega = 1 is speculative sampling (arXiv 2211.17192)."""
+
+    omega: float
+
+    @property
+    def lossy(self) -> bool:
+        return self.omega > 1
+
+    def weight(self, p: Distribution, token: int) -> float:
+        return float(self.omega * p[token])
+
+    def measure(self, p: Distribution, q: Distribution) -> tuple[float, float]:
+        return acceptance_probability(p, q, self.omega), position_drift(p, q, self.omega)
+
+    def residual(self, p: Distribution, q: Distribution, rejected: int) -> NDArray[np.float64]:
+        return residual_distribution(p, q, self.omega)

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from coolsd_trt.engines.bundle import Bundle
+from coolsd_trt.engines.loader import load_engines
+from coolsd_trt.runtime import Pipeline, SamplingConfig, SpeculativeConfig
+from coolsd_trt.runtime.condition import class_prompts
+from coolsd_trt.runtime.drift import acceptance_probability
+from coolsd_trt.runtime.schedules import cool_schedule
+from coolsd_trt.tools.calibration.costs import PassCosts
+from coolsd_trt.tools.calibration.prediction import predict
+from coolsd_trt.tools.calibration.search import best_within, candidates
+from coolsd_trt.tools.calibration.trace import OMEGAS, Trace, image_sequences, record_trace
+
+
+def exact_trace(p: np.ndarray, q: np.ndarray) -> tuple[Trace, np.ndarray]:
+    """Every chain of two tokens from one law per position, and its probability."""
+    chains = list(itertools.product(range(len(q[0])), repeat=2))
+    ratio = np.array([[p[i][x] / q[i][x] for i, x in enumerate(chain)] for chain in chains])
+    beta = np.array([[acceptance_probability(p[i], q[i], w) for w in OMEGAS] for i in range(2)])
+    return Trace(ratio, np.broadcast_to(beta, (len(chains), *beta.shape))), np.array(
+        [q[0][a] * q[1][b] for a, b in chains]
+    )
+
+
+def test_prediction_is_the_exact_expectation() -> None:
+    p = np.array([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]])
+    q = np.array([[0.3, 0.6, 0.1], [0.4, 0.3, 0.3]])
+    trace, weight = exact_trace(p, q)
+    # The trace's mean is over drawn chains: draw each as often as its probability says.
+    counts = np.round(weight * 10_000).astype(int)
+    drawn = Trace(np.repeat(trace.ratio, counts, axis=0), np.repeat(trace.beta, counts, axis=0))
+    omega = np.array([OMEGAS[5], 1.0])
+    betas = [acceptance_probability(p[i], q[i], omega[i]) for i in range(2)]
+    prediction = predict(drawn, omega)
+    assert prediction.tokens == pytest.approx(1 + betas[0] + betas[0] * betas[1], rel=1e-9)
+    assert prediction.drift == pytest.approx(betas[0] - acceptance_probability(p[0], q[0]), rel=1e-9)
+
+
+def test_omega_below_one_is_free_of_drift_and_interpolation_is_careful() -> None:
+    p, q = np.array([[0.5, 0.3, 0.2]] * 2), np.array([[0.2, 0.7, 0.1]] * 2)
+    trace, _ = exact_trace(p, q)
+    between = predict(trace, np.array([1.37, 1.0])).drift
+    assert 0 < between <= acceptance_probability(p[0], q[0], 1.37) - acceptance_probability(p[0], q[0]) + 1e-12
+    assert predict(trace, np.ones(2)).drift == 0
+
+
+def test_the_search_keeps_the_budget_and_says_when_speculation_does_not_pay() -> None:
+    rng = np.random.default_rng(0)
+    p, q = rng.dirichlet(np.ones(5), 2), rng.dirichlet(np.ones(5), 2)
+    trace, _ = exact_trace(p, q)
+    cheap = PassCosts(np.array([1.0, 1.05, 1.1]), np.full(3, 0.05), 0.05, 0.0)
+    found = candidates(trace, cheap)
+    speeds = [best_within(found, budget).speed_up for budget in (0.0, 0.02, 0.1, 0.5)]
+    assert speeds == sorted(speeds)
+    assert speeds[0] > 1
+    assert best_within(found, 0.0).prediction.drift == 0
+    dear = PassCosts(np.array([1.0, 3.0, 9.0]), np.full(3, 1.0), 1.0, 0.0)
+    assert best_within(candidates(trace, dear), 0.5).config.rule == "ar"
+
+
+def test_prediction_agrees_with_running_the_schedule(tiny_bundle: Path) -> None:
+    """400 images each way; the tolerances are five standard errors, and relaxing moves the figure by over ten."""
+    settings = {"cfg_scale": 1.5, "temperature": 1.5}
+    config = SpeculativeConfig(rule="cool", delta=1.6, nu=0.7, draft_length=3)
+    engines = load_engines(tiny_bundle, "auto", threads=1)
+    sampling = SamplingConfig(**settings)
+    prompts = class_prompts(engines.info.condition, [i % 5 for i in range(400)])
+    trace = record_trace(engines, image_sequences(prompts, 16, 1, 3), sampling, 3, 100)
+    engines.close()
+    assert trace.ratio.shape[1:] == (3,)
+    omega = cool_schedule(3, config.delta, config.nu)
+    predicted, exact = predict(trace, omega), predict(trace, np.ones(3))
+    with Pipeline.load(tiny_bundle, threads=1) as pipeline:
+        result = pipeline.generate([i % 5 for i in range(400)], seed=2, speculative=config, batch_size=100, **settings)
+    # Only rounds that could draft all three tokens are comparable: leave out the image's last ones.
+    rounds = [
+        length for s in result.stats for length in np.array(s.accepted_lengths)[np.cumsum(s.accepted_lengths) < 11]
+    ]
+    assert np.mean(rounds) == pytest.approx(predicted.tokens, abs=0.12)
+    assert predicted.tokens - exact.tokens > 0.1
+    assert predicted.drift_per_token > 0
+
+
+def test_the_command_writes_the_default_and_keeps_the_bundle_intact(tiny_bundle: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(tiny_bundle, tmp_path / "copy"))
+    command = [
+        sys.executable,
+        "-m",
+        "coolsd_trt.tools.cli",
+        "calibrate",
+        str(copy),
+        "--images",
+        "4",
+        "--max-length",
+        "2",
+    ]
+    done = subprocess.run([*command, "--json", str(tmp_path / "c.json")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "c(T)" in done.stdout
+    assert "default is now" in done.stdout
+    report = json.loads((tmp_path / "c.json").read_text())
+    chosen = next(point for point in report["frontier"] if point["drift_budget"] == 0.05)
+    assert Bundle.open(copy).manifest.speculative.model_dump(mode="json") == chosen["settings"]
+    with Pipeline.load(copy) as pipeline:
+        assert pipeline.generate([0]).parameters[0]["rule"] == chosen["settings"]["rule"]
+
+
+def test_greedy_sampling_is_refused(tiny_bundle: Path) -> None:
+    command = [sys.executable, "-m", "coolsd_trt.tools.cli", "calibrate", str(tiny_bundle), "--temperature", "0"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "no schedule to calibrate" in done.stderr

@@ -1,0 +1,69 @@
+"""What passes cost on this machine: c(T), the time of T tokens over the time of one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...runtime.protocols import CachedTransformer, Engines
+from ...runtime.stepping import chain_step
+
+REPEATS = 25
+
+
+@dataclass(frozen=True)
+class PassCosts:
+    """Median seconds. target[T - 1]: a target pass of T tokens. draft_first[T - 1]: the draft's catch-up over T tokens.
+    draft_step: one more drafted token. host: everything else of a round."""
+
+    target: NDArray[np.float64]
+    draft_first: NDArray[np.float64]
+    draft_step: float
+    host: float
+
+    def round(self, draft_length: int, tokens: float) -> float:
+        """Seconds of a round that drafts L tokens and emits `tokens` on average; L = 0 is plain autoregression."""
+        if draft_length == 0:
+            return float(self.target[0]) + self.host
+        catch_up = float(np.interp(tokens, np.arange(1, len(self.draft_first) + 1), self.draft_first))
+        return float(self.target[draft_length]) + catch_up + (draft_length - 1) * self.draft_step + self.host
+
+    @property
+    def ratios(self) -> NDArray[np.float64]:
+        """c(T) of the target, T = 1, 2, ..."""
+        return self.target / self.target[0]
+
+
+def measure_costs(
+    engines: Engines, hidden_size: int, rows: int, cached: int, draft_length: int, host: float
+) -> PassCosts:
+    """Time passes of 1 to L + 1 tokens on `rows` rows whose caches hold `cached` positions, interleaved, medians."""
+    assert engines.draft is not None
+    lengths = range(1, draft_length + 2)
+    for engine in (engines.target, engines.draft):
+        engine.allocate(rows, cached + draft_length + 2)
+    timers: dict[tuple[str, int], Callable[[], None]] = {}
+    for size in lengths:
+        timers["target", size] = _timer(engines.target, rows, cached, size, None)
+        timers["draft", size] = _timer(engines.draft, rows, cached, size, hidden_size)
+    seconds: dict[tuple[str, int], list[float]] = {key: [] for key in timers}
+    for _ in range(REPEATS):
+        for key, run in timers.items():
+            start = time.perf_counter()
+            run()
+            seconds[key].append(time.perf_counter() - start)
+    medians = {key: float(np.median(values[2:])) for key, values in seconds.items()}
+    draft = np.array([medians["draft", size] for size in lengths])
+    return PassCosts(np.array([medians["target", size] for size in lengths]), draft, float(draft[0]), host)
+
+
+def _timer(
+    engine: CachedTransformer, rows: int, cached: int, size: int, feature_size: int | None
+) -> Callable[[], None]:
+    ids, lengths = np.zeros((rows, size), dtype=np.int64), np.full(rows, cached, dtype=np.int64)
+    features = None if feature_size is None else np.zeros((rows, size, feature_size), dtype=np.float32)
+    return lambda: (chain_step(engine, ids, lengths, features), None)[1]

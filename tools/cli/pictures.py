@@ -1,0 +1,75 @@
+"""What `generate` leaves behind: PNG files, a JSON report, a summary on the screen."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+from pathlib import Path
+
+from ...runtime import GenerationResult
+from ...runtime.images import make_grid, save_png
+from .console import plain_table, stdout
+
+STDOUT = Path("-")
+
+
+def is_file(out: Path) -> bool:
+    """Whether `--out` names one picture rather than a folder."""
+    return out.suffix.lower() == ".png"
+
+
+def save_pictures(result: GenerationResult, out: Path, grid: bool) -> list[Path]:
+    """Write the grid, the single file, or one file per picture into the folder; the paths written."""
+    if grid:
+        path = out if is_file(out) else out / "grid.png"
+        save_png(path, make_grid(result.images), result.parameters)
+        return [path]
+    if is_file(out):
+        save_png(out, result.images[0], result.parameters[0])
+        return [out]
+    paths = []
+    for image, parameters in zip(result.images, result.parameters, strict=True):
+        subject = str(parameters.get("class", f"caption {parameters.get('caption')}"))
+        slug = re.sub(r"[^a-z0-9]+", "-", subject.casefold())[:60].strip("-")
+        paths.append(out / f"{slug}-seed{parameters['seed']}-{parameters['index']}.png")
+        save_png(paths[-1], image, parameters)
+    return paths
+
+
+def write_report(result: GenerationResult, path: Path) -> None:
+    """Tokens and statistics as JSON, to a file (under a temporary name first) or to stdout."""
+    text = json.dumps(result.as_dict(), indent=1)
+    if path == STDOUT:
+        sys.stdout.write(text + "\n")
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def print_summary(result: GenerationResult, written: list[Path], backend: str) -> None:
+    """Rule, accepted length, drift, speed, where the time went, and the backend with why it was chosen."""
+    settings = result.parameters[0]
+    tokens = sum(s.n_tokens for s in result.stats)
+    phases = {name: sum(s.seconds[name] for s in result.stats) for name in result.stats[0].seconds}
+    drift = result.drift_per_token
+    table = plain_table("", "")
+    rows = {
+        "pictures": str(len(result.images)),
+        "rule": settings["rule"] + (" (lossy; --rule lossless is exact)" if result.lossy else " (lossless)"),
+        "accepted length": f"{result.accepted_length:.2f} tokens per target pass",
+        "drift per token": "not known for this rule" if math.isnan(drift) else f"{drift:.4f} total variation",
+        "speed": f"{tokens / result.seconds:.0f} tokens/s, {result.seconds / len(result.images):.2f} s a picture",
+        "time": "  ".join(f"{name} {seconds / result.seconds:.0%}" for name, seconds in phases.items()),
+        "written": str(written[0]) if len(written) == 1 else f"{len(written)} files in {written[0].parent}",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    stdout.print(table)
+    stdout.print(f"backend {backend}", markup=False)
