@@ -34,7 +34,7 @@ class Bundle:
         """
         bundle = cls(path, read_manifest(path))
         for record in bundle.manifest.files():
-            bundle._check(record, verify)
+            bundle.check(record, verify=verify)
         return bundle
 
     def file(self, record: FileRecord) -> Path:
@@ -56,7 +56,8 @@ class Bundle:
             speculative=m.speculative,
         )
 
-    def _check(self, record: FileRecord, verify: bool) -> None:
+    def check(self, record: FileRecord, *, verify: bool = True) -> None:
+        """Raises: BundleError when the file is missing, has another size or (`verify`) other content."""
         path = self.file(record)
         if not path.is_file():
             raise BundleError(f"{path}: the file is missing, and the bundle's manifest lists it. {REBUILD}")

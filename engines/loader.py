@@ -2,42 +2,62 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..runtime.protocols import ModelInfo
-from .backends import choose_backend
+from ..runtime.condition import CaptionProjection
+from ..runtime.protocols import CachedTransformer, ImageDecoder, ImageEncoder, ModelInfo, TextEncoder
+from .backends import Backend, choose_backend
 from .bundle import Bundle
-from .manifest import GraphSpec
-from .ort import OrtCaptionProjection, OrtImageDecoder, OrtImageEncoder, OrtTransformer
-from .text import OrtTextEncoder
+from .ort_cuda import OrtCudaOpener
+from .ort_opener import OrtOpener
+from .trt.opener import TrtOpener
+
+Opener = OrtOpener | OrtCudaOpener | TrtOpener
+
+
+class _Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+Part = TypeVar("Part", bound=_Closeable)
 
 
 class LoadedEngines:
     """The engines of one bundle on one backend; parts the bundle lacks are None."""
 
-    def __init__(self, bundle: Bundle, backend: str, threads: int | None) -> None:
-        def path(part: GraphSpec) -> Path:
-            return bundle.file(part.files[0])
-
+    def __init__(self, bundle: Bundle, backend: Backend, opener: Opener) -> None:
         m = bundle.manifest
         self.info: ModelInfo = bundle.info
-        self.backend = backend
-        self.target = OrtTransformer(path(m.target), m.target, threads)
-        self.draft = OrtTransformer(path(m.draft), m.draft, threads) if m.draft else None
-        self.image_decoder = OrtImageDecoder(path(m.image_decoder), threads)
-        self.image_encoder = OrtImageEncoder(path(m.image_encoder), threads) if m.image_encoder else None
-        self.caption_projection = (
-            OrtCaptionProjection(path(m.caption_projection), threads) if m.caption_projection else None
-        )
-        self.text_encoder = None
-        if m.text_encoder is not None:
-            tokenizer = bundle.file(m.text_encoder.tokenizer)
-            self.text_encoder = OrtTextEncoder(path(m.text_encoder), tokenizer, m.prefix_length, threads)
+        self.backend, self.backend_reason = backend.name, backend.reason
+        self.draft: CachedTransformer | None = None
+        self.image_encoder: ImageEncoder | None = None
+        self.caption_projection: CaptionProjection | None = None
+        self.text_encoder: TextEncoder | None = None
         self._neighbors = bundle.file(m.neighbors) if m.neighbors else None
+        # Frees what was opened, last first, also when a later part can't be.
+        with ExitStack() as stack:
+
+            def kept(part: Part) -> Part:
+                return stack.enter_context(closing(part))
+
+            stack.callback(opener.close)
+            self.target: CachedTransformer = kept(opener.transformer("target", m.target))
+            if m.draft is not None:
+                self.draft = kept(opener.transformer("draft", m.draft))
+            self.image_decoder: ImageDecoder = kept(opener.image_decoder(m.image_decoder))
+            if m.image_encoder is not None:
+                self.image_encoder = kept(opener.image_encoder(m.image_encoder))
+            if m.caption_projection is not None:
+                self.caption_projection = kept(opener.caption_projection(m.caption_projection))
+            if m.text_encoder is not None:
+                self.text_encoder = kept(opener.text_encoder(m.text_encoder))
+            self._open = stack.pop_all()
 
     @cached_property
     def neighbors(self) -> NDArray[np.uint16] | None:
@@ -45,10 +65,7 @@ class LoadedEngines:
         return np.load(self._neighbors, mmap_mode="r") if self._neighbors else None
 
     def close(self) -> None:
-        captions = (self.caption_projection, self.text_encoder)
-        for engine in (self.target, self.draft, self.image_decoder, self.image_encoder, *captions):
-            if engine is not None:
-                engine.close()
+        self._open.close()
 
 
 def load_engines(path: Path, backend: str, *, threads: int | None = None, verify: bool = True) -> LoadedEngines:
@@ -57,4 +74,11 @@ def load_engines(path: Path, backend: str, *, threads: int | None = None, verify
     Raises: BundleError before anything is deserialised; BackendError when the backend can't be used.
     """
     bundle = Bundle.open(path, verify=verify)
-    return LoadedEngines(bundle, choose_backend(backend), threads)
+    chosen = choose_backend(backend, bundle.manifest)
+    return LoadedEngines(bundle, chosen, _opener(bundle, chosen, threads, verify))
+
+
+def _opener(bundle: Bundle, chosen: Backend, threads: int | None, verify: bool) -> Opener:
+    if chosen.engines is not None:
+        return TrtOpener(bundle, chosen.trt, chosen.engines, threads, verify)
+    return OrtCudaOpener(bundle, threads) if chosen.name == "ort-cuda" else OrtOpener(bundle, threads)

@@ -12,6 +12,11 @@ from ..runtime.config import SamplingConfig, SpeculativeConfig
 SCHEMA_VERSION = 1
 # How a graph writes its cache and attends, see `export.graph.attention`.
 LoweringName = Literal["tensor_scatter", "portable"]
+# Of a graph's matrices. fp16 also is the type of its caches and of what passes between its layers; int8 leaves those
+# float32. Logits and hidden states are always float32.
+PrecisionName = Literal["fp32", "fp16", "int8"]
+# TensorRT-RTX, which builds anywhere, and TensorRT, which builds on the GPU it builds for.
+FlavourName = Literal["trt-rtx", "trt"]
 MANIFEST_NAME = "manifest.json"
 
 
@@ -39,7 +44,7 @@ class GraphSpec(_Part):
     """A graph: its files (the .onnx first), its inputs and outputs."""
 
     files: tuple[FileRecord, ...] = Field(min_length=1)
-    precision: Literal["fp32", "int8"] = "fp32"
+    precision: PrecisionName = "fp32"
     parameters: int = Field(ge=1)
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -55,8 +60,8 @@ class PrecisionCost(_Part):
 
 
 class TransformerSpec(GraphSpec):
-    """A target or draft graph, with the sizes its caches are allocated from. precision_cost: against fp32, for targets
-    of reduced precision."""
+    """A target or draft graph, with the sizes its caches are allocated from. precision_cost: against fp32, for int8
+    targets."""
 
     lowering: LoweringName
     layers: int = Field(ge=1)
@@ -66,6 +71,10 @@ class TransformerSpec(GraphSpec):
     vocab_size: int = Field(ge=1)
     precision_cost: PrecisionCost | None = None
     positions: int = Field(ge=1, description="rows of the RoPE table: the longest sequence")
+
+    @property
+    def cache_dtype(self) -> str:
+        return next(tensor.dtype for tensor in self.inputs if tensor.name == "past_key_0")
 
 
 class TextEncoderSpec(GraphSpec):
@@ -78,6 +87,30 @@ class ImageDecoderSpec(GraphSpec):
     """The graph from codes to pixels. image_size: (height, width)."""
 
     image_size: tuple[int, int]
+
+
+class PlanRecord(_Part):
+    """A TensorRT engine made from one graph. workspace: bytes of device memory for activations."""
+
+    file: FileRecord
+    workspace: int = Field(ge=0)
+    seconds: float = Field(ge=0, description="build time")
+
+
+class EngineSet(_Part):
+    """The plans of one TensorRT for one GPU generation.
+
+    builder: digest of the code that built them. max_batch: pictures per pass. plans: by part, see `Manifest.parts`.
+    """
+
+    key: str
+    flavour: FlavourName
+    version: str
+    compute_capability: str = Field(pattern=r"^\d+\.\d$")
+    precision: PrecisionName
+    max_batch: int = Field(ge=1)
+    builder: str
+    plans: dict[str, PlanRecord]
 
 
 class Source(_Part):
@@ -103,9 +136,10 @@ class Manifest(_Part):
     draft: TransformerSpec | None = None
     image_decoder: ImageDecoderSpec
     image_encoder: GraphSpec | None = None
-    caption_projection: GraphSpec | None = Field(None, description="only when the condition is a caption")
+    caption_projection: GraphSpec | None = Field(default=None, description="only when the condition is a caption")
     text_encoder: TextEncoderSpec | None = None
     neighbors: FileRecord | None = None
+    engine_sets: tuple[EngineSet, ...] = Field(default=(), description="TensorRT plans; none until they are built")
     sampling: SamplingConfig
     speculative: SpeculativeConfig
     sources: tuple[Source, ...]
@@ -124,7 +158,7 @@ class Manifest(_Part):
         return {name: part for name, part in parts.items() if part is not None}
 
     def files(self) -> list[FileRecord]:
-        """All files the bundle must have beside the manifest."""
+        """All files the bundle must have beside the manifest; plans are checked by those who use them."""
         records = [record for part in self.parts().values() for record in part.files]
         if self.text_encoder:
             records.append(self.text_encoder.tokenizer)

@@ -1,9 +1,9 @@
-"""onnxruntime on the CPU: caches are updated in place, one buffer bound as past and as present."""
+"""onnxruntime, on the CPU unless told otherwise; caches are updated in place: one buffer is both past and present."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import version
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,18 @@ from ..runtime.protocols import StepOutput
 from .backends import onnxruntime_has_tensor_scatter
 from .manifest import LoweringName, TransformerSpec
 
+CPU_PROVIDER = "CPUExecutionProvider"
 
-def open_session(path: Path, threads: int | None) -> Any:
-    """An inference session on the CPU provider. Raises: BackendError with onnxruntime's own words."""
-    import onnxruntime
+
+def open_session(path: Path, threads: int | None, provider: str = CPU_PROVIDER) -> Any:
+    """An inference session. Raises: BackendError with onnxruntime's own words, or when it left the provider for
+    another, which it does without an error."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise BackendError(
+            f"{path}: it runs on onnxruntime, which is not installed. Install it: pip install 'coolsd-trt[cpu]'."
+        ) from None
 
     options = onnxruntime.SessionOptions()
     if threads is not None:
@@ -26,9 +34,16 @@ def open_session(path: Path, threads: int | None) -> Any:
     # Spinning workers make a loaded machine 2x slower and an idle one barely faster.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
     except Exception as error:  # onnxruntime raises bare pybind exceptions
         raise BackendError(f"{path}: onnxruntime {onnxruntime.__version__} can't load it: {error}") from None
+    if session.get_providers()[0] != provider:
+        raise BackendError(
+            f"{path}: {provider} was asked, onnxruntime {onnxruntime.__version__} fell back to "
+            f"{session.get_providers()[0]}. Check that CUDA and cuDNN of the versions it wants are installed, or use "
+            "--backend ort-cpu."
+        )
+    return session
 
 
 @dataclass
@@ -41,31 +56,36 @@ class _Bound:
 
 
 class OrtTransformer:
-    """A target or draft graph with static caches [rows, kv_heads, cache_length, head_dim] float32.
+    """A target or draft graph with static caches [rows, kv_heads, cache_length, head_dim] in the graph's precision.
 
     Buffers and bindings are made once per (rows, S) and reused; a step allocates nothing.
     """
 
+    provider = CPU_PROVIDER
+    cache_device = "cpu"
+
     def __init__(self, path: Path, spec: TransformerSpec, threads: int | None = None) -> None:
         _check_lowering(path, spec.lowering)
-        self._session = open_session(path, threads)
+        self._session = open_session(path, threads, self.provider)
         self._spec = spec
         self._takes_features = any(tensor.name == "features" for tensor in spec.inputs)
-        self._caches: dict[str, NDArray[np.float32]] = {}
+        self._caches: dict[str, Any] = {}
+        self._cache_shape: tuple[int, int, int, int] = (0, 0, 0, 0)
         self._bound: dict[tuple[int, int], _Bound] = {}
 
     @property
     def cache_length(self) -> int:
-        return next(iter(self._caches.values())).shape[2] if self._caches else 0
+        return self._cache_shape[2]
 
     def allocate(self, rows: int, cache_length: int) -> None:
         spec = self._spec
-        if self.cache_length == cache_length and len(self._caches["key_0"]) >= rows:
+        if self.cache_length == cache_length and self._cache_shape[0] >= rows:
             return
+        self._free_caches()
         shape = (rows, spec.kv_heads, cache_length, spec.head_dim)
-        names = [f"{kind}_{i}" for i in range(spec.layers) for kind in ("key", "value")]
-        self._caches = {name: np.zeros(shape, dtype=np.float32) for name in names}
-        self._bound.clear()
+        for name in (f"{kind}_{i}" for i in range(spec.layers) for kind in ("key", "value")):
+            self._caches[name] = self._new_cache(shape, np.dtype(spec.cache_dtype))
+        self._cache_shape = shape
 
     def step(
         self,
@@ -98,9 +118,21 @@ class OrtTransformer:
             cache[row, :, destination : destination + len(sources)] = cache[row][:, sources]
 
     def close(self) -> None:
+        self._free_caches()
+        self._session = None
+
+    def _new_cache(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """Zeroed memory of one cache."""
+        return np.zeros(shape, dtype=dtype)
+
+    def _address(self, cache: Any) -> int:
+        address: int = cache.ctypes.data
+        return address
+
+    def _free_caches(self) -> None:
         self._bound.clear()
         self._caches.clear()
-        self._session = None
+        self._cache_shape = (0, 0, 0, 0)
 
     def _bind(self, rows: int, length: int) -> _Bound:
         spec = self._spec
@@ -123,16 +155,18 @@ class OrtTransformer:
             binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
         for name, cache in self._caches.items():
             # The first `rows` rows are contiguous, so a smaller batch is the same pointer with a smaller shape.
-            shape = (rows, *cache.shape[1:])
-            binding.bind_input(f"past_{name}", "cpu", 0, np.float32, shape, cache.ctypes.data)
-            binding.bind_output(f"present_{name}", "cpu", 0, np.float32, shape, cache.ctypes.data)
+            place = (self.cache_device, 0, np.dtype(spec.cache_dtype).type, (rows, *self._cache_shape[1:]))
+            binding.bind_input(f"past_{name}", *place, self._address(cache))
+            binding.bind_output(f"present_{name}", *place, self._address(cache))
         return self._bound.setdefault((rows, length), _Bound(inputs, outputs, binding))
 
 
 def _check_lowering(path: Path, lowering: LoweringName) -> None:
     if lowering == "tensor_scatter" and not onnxruntime_has_tensor_scatter():
+        import onnxruntime
+
         raise BackendError(
-            f"{path}: its lowering is tensor_scatter, which needs onnxruntime 1.24; {version('onnxruntime')} is "
+            f"{path}: its lowering is tensor_scatter, which needs onnxruntime 1.24; {onnxruntime.__version__} is "
             "installed. Upgrade it, or build the bundle again with --lowering portable."
         )
 
@@ -140,8 +174,8 @@ def _check_lowering(path: Path, lowering: LoweringName) -> None:
 class _OrtGraph:
     """A graph without state."""
 
-    def __init__(self, path: Path, threads: int | None = None) -> None:
-        self._session = open_session(path, threads)
+    def __init__(self, path: Path, threads: int | None = None, provider: str = CPU_PROVIDER) -> None:
+        self._session = open_session(path, threads, provider)
 
     def _run(self, **inputs: NDArray[Any]) -> list[Any]:
         try:
@@ -163,13 +197,23 @@ class OrtImageDecoder(_OrtGraph):
         return pixels
 
 
-class OrtImageEncoder(_OrtGraph):
-    """The graph from pixels to codes."""
+class OrtImageEncoder:
+    """The graph from pixels to codes. Loaded when the first picture comes: making pictures does not need it."""
+
+    def __init__(self, path: Path, threads: int | None = None) -> None:
+        self._path, self._threads = path, threads
 
     def encode(self, pixels: NDArray[np.float32]) -> NDArray[np.int64]:
         """[N, 3, height, width] float32 in [-1, 1] -> [N, rows * columns] int64."""
-        codes: NDArray[np.int64] = self._run(pixels=pixels)[0]
+        codes: NDArray[np.int64] = self._graph._run(pixels=pixels)[0]
         return codes
+
+    def close(self) -> None:
+        self.__dict__.pop("_graph", None)
+
+    @cached_property
+    def _graph(self) -> _OrtGraph:
+        return _OrtGraph(self._path, self._threads)
 
 
 class OrtCaptionProjection(_OrtGraph):

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..engines.backends import choose_backend, onnxruntime_has_tensor_scatter
+from ..engines.backends import onnxruntime_has_tensor_scatter, require_onnxruntime
 from ..engines.bundle import write_bundle
-from ..engines.manifest import MANIFEST_NAME, LoweringName, Manifest, Source, TransformerSpec
+from ..engines.manifest import MANIFEST_NAME, LoweringName, Manifest, PrecisionName, Source, TransformerSpec
 from ..engines.ort import OrtCaptionProjection
 from ..runtime.condition import CaptionCondition, ClassCondition, Condition
 from ..runtime.config import SamplingConfig, SpeculativeConfig
@@ -56,8 +56,8 @@ class BuildRequest:
     `class_names.json` beside the target. lowering: how graphs write the cache and attend; None: what suits the
     installed onnxruntime. heads, grid: attention heads and image tokens per side, where the target's checkpoint does
     not say. image_encoder: put the tokenizer's encoder side into the bundle, too. neighbors: columns of LANTERN's
-    neighbour table, 0 leaves it out. precision: of the matrices of target and draft, a name in
-    `graph.linear.PRECISIONS`. text_encoder: a T5 in a transformers folder, for targets that take captions.
+    neighbour table, 0 leaves it out. precision: of target and draft; the other parts, which
+    run once a picture, stay fp32. text_encoder: a T5 in a transformers folder, for targets that take captions.
     """
 
     target: Path | Checkpoint
@@ -70,7 +70,7 @@ class BuildRequest:
     heads: int | None = None
     grid: int | None = None
     image_encoder: bool = False
-    precision: str = "fp32"
+    precision: PrecisionName = "fp32"
     text_encoder: Path | Checkpoint | None = None
 
 
@@ -105,8 +105,8 @@ def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage
         raise InputError(f"max_draft_length = {request.max_draft_length}: it must be at least 0.")
     if request.precision not in PRECISIONS:
         raise InputError(f"precision = {request.precision!r}. Expected one of: {', '.join(PRECISIONS)}.")
-    if request.precision != "fp32":
-        choose_backend("ort-cpu")  # its cost is measured
+    if request.precision == "int8":
+        require_onnxruntime("ort-cpu")  # its cost is measured
     if request.neighbors < 0:
         raise InputError(f"neighbors = {request.neighbors}: it must be at least 0.")
     report("read")
@@ -198,7 +198,7 @@ def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: R
         report("text encoder")
         path = folder / "text_encoder.onnx"
         parts["text_encoder"] = write_text_encoder(path, models.text_encoder, target.shape.zero_rows)
-    if precision != "fp32":
+    if precision == "int8":
         report("precision")
         parts["target"] = _with_cost(folder, parts["target"], models)
     if models.draft is not None:
@@ -230,12 +230,12 @@ def _with_cost(folder: Path, spec: TransformerSpec, models: _Models) -> Transfor
     return spec.model_copy(update={"precision_cost": cost})
 
 
-def _check_disk(out: Path, sources: Mapping[str, Checkpoint], models: _Models, precision: str) -> None:
+def _check_disk(out: Path, sources: Mapping[str, Checkpoint], models: _Models, precision: PrecisionName) -> None:
     shape = models.target.shape
     elements = sum(math.prod(tensor) for checkpoint in sources.values() for tensor in checkpoint.shapes.values())
     elements += shape.vocab * shape.hidden if models.draft else 0  # the draft has the target's head, too
-    # A reduced precision is built beside the fp32 build that it is compared with.
-    needed = elements * (4 if precision == "fp32" else 5)
+    # int8 is built beside the fp32 build that it is compared with.
+    needed = elements * (5 if precision == "int8" else 4)
     folder = next(path for path in out.absolute().parents if path.exists())
     free = shutil.disk_usage(folder).free
     if needed > free:

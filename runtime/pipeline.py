@@ -64,6 +64,11 @@ class Pipeline:
         """The backend in use."""
         return self._engines.backend
 
+    @property
+    def backend_reason(self) -> str:
+        """Why it is this one: "asked for", or what `auto` found in the way of the others."""
+        return self._engines.backend_reason
+
     def generate(
         self,
         class_ids: Sequence[int] = (),

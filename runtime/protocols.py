@@ -45,7 +45,7 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """logits [R, S, V] and hidden [R, S, H] float32. Both are overwritten by the engine's next step of that shape."""
+    """logits [R, S, V] and hidden [R, S, H] float32. Both are overwritten by the engine's next step."""
 
     logits: NDArray[np.float32]
     hidden: NDArray[np.float32]
@@ -56,7 +56,7 @@ class CachedTransformer(Protocol):
 
     @property
     def cache_length(self) -> int:
-        """Positions per row of the cache allocated last; 0 before the first `allocate`."""
+        """Positions per row of the cache allocated last, at least as many as asked; 0 before the first `allocate`."""
 
     def allocate(self, rows: int, cache_length: int) -> None:
         """Make room for `rows` sequences of `cache_length` positions; what was cached before is lost."""
@@ -113,6 +113,10 @@ class Engines(Protocol):
 
     @property
     def backend(self) -> str: ...
+
+    @property
+    def backend_reason(self) -> str:
+        """Why this backend, and what stood in the way of those that were tried before it."""
 
     @property
     def target(self) -> CachedTransformer: ...

@@ -56,12 +56,13 @@ def _portable(g: GraphBuilder, q: str, k: str, v: str, cache: CacheIO) -> str:
     values = g.op("ScatterElements", cache.past_value, indices, v, named=cache.present_value, axis=2)
 
     # Query heads of one KV head become an axis of their own, over which keys, values and mask broadcast.
+    # Scores and their softmax are float32 whatever the cache is.
     grouped = g.op("Reshape", q, g.ints(0, kv_heads, heads // kv_heads, -1, head_dim))
     keys, values, mask = (g.op("Unsqueeze", value, g.ints(2)) for value in (keys, values, cache.mask))
-    scaled = g.op("Mul", grouped, g.scalar(head_dim**-0.5))
-    scores = g.op("MatMul", scaled, g.op("Transpose", keys, perm=[0, 1, 2, 4, 3]))
+    scaled = g.op("Mul", grouped, g.constant(g.real(np.array(head_dim**-0.5))))
+    scores = g.widen(g.op("MatMul", scaled, g.op("Transpose", keys, perm=[0, 1, 2, 4, 3])))
     visible = g.op("Where", mask, scores, g.scalar(float(np.finfo(np.float32).min)))
-    attended = g.op("MatMul", g.op("Softmax", visible, axis=-1), values)
+    attended = g.op("MatMul", g.narrow(g.op("Softmax", visible, axis=-1)), values)
     return g.op("Reshape", attended, g.ints(0, heads, -1, head_dim))
 
 
@@ -75,8 +76,8 @@ def declare_cache(g: GraphBuilder, layer: int, shape: TransformerShape, mask: st
     """Declare one layer's past inputs and present outputs."""
     dims = ("batch", shape.kv_heads, "cache_length", shape.head_dim)
     names = {f"{when}_{kind}": f"{when}_{kind}_{layer}" for when in ("past", "present") for kind in ("key", "value")}
-    g.input(names["past_key"], np.float32, dims)
-    g.input(names["past_value"], np.float32, dims)
-    g.output(names["present_key"], np.float32, dims)
-    g.output(names["present_value"], np.float32, dims)
+    g.input(names["past_key"], g.float_type, dims)
+    g.input(names["past_value"], g.float_type, dims)
+    g.output(names["present_key"], g.float_type, dims)
+    g.output(names["present_value"], g.float_type, dims)
     return CacheIO(shape, mask, write_indices, **names)

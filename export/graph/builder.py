@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from ...engines.bundle import record_file
-from ...engines.manifest import Tensor
+from ...engines.manifest import PrecisionName, Tensor
 
 # Page-aligned, so that runtimes can map the data file instead of copying it.
 ALIGNMENT = 4096
@@ -21,6 +21,7 @@ ALIGNMENT = 4096
 EXTERNAL_BYTES = 4096
 IR_VERSION = 11
 PRODUCER = "coolsd-trt"
+FLOAT_TYPES: dict[PrecisionName, type] = {"fp32": np.float32, "fp16": np.float16, "int8": np.float32}
 
 Array = NDArray[Any]
 Dim = int | str
@@ -29,14 +30,16 @@ Dim = int | str
 class GraphBuilder:
     """One graph in the making. Values are names; use as a context manager, then `save()` inside it.
 
-    Weights go to `<path>.data` one by one, so memory holds a single tensor at a time.
+    Weights go to `<path>.data` one by one, so memory holds a single tensor at a time. The graph is strongly typed:
+    `real` gives a weight the graph's float type, and `widen` and `narrow` go to float32 and back.
     """
 
-    def __init__(self, path: Path, opset: int, precision: str = "fp32") -> None:
+    def __init__(self, path: Path, opset: int, precision: PrecisionName = "fp32") -> None:
         self.path = path
-        self.precision = precision
         self.data_path = path.with_name(path.name + ".data")
         self.parameters = 0
+        self.precision = precision
+        self.float_type = FLOAT_TYPES[precision]
         self._opset = opset
         self._nodes: list[Any] = []
         self._initializers: list[Any] = []
@@ -111,6 +114,20 @@ class GraphBuilder:
         self._data.write(value.data.cast("B"))
         self._initializers.append(tensor)
         return name
+
+    def real(self, value: Array) -> Array:
+        """A float array in the graph's float type."""
+        return np.asarray(value, dtype=self.float_type)
+
+    def widen(self, x: str, named: str | None = None) -> str:
+        """To float32, where sums and squares would leave the range of a narrower type; outputs are `named`."""
+        if self.float_type is not np.float32:
+            return self.op("Cast", x, to=TensorProto.FLOAT, named=named)
+        return x if named is None else self.op("Identity", x, named=named)
+
+    def narrow(self, x: str) -> str:
+        """From float32 to the graph's float type."""
+        return x if self.float_type is np.float32 else self.op("Cast", x, to=onnx_type(self.float_type))
 
     def save(self) -> None:
         """Write the .onnx and check it (`onnx.checker` with full shape inference)."""

@@ -7,10 +7,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from ...engines.manifest import PrecisionName
 from ..weights import Array
 from .builder import GraphBuilder, fp32, onnx_type
 
-# (graph, x [..., in], name, weight [out, in], name of the result or None) -> [..., out] float32
+# (graph, x [..., in], name, weight [out, in], name of the result or None) -> [..., out], both of the graph's
+# float type.
 Linear = Callable[[GraphBuilder, str, str, Array, str | None], str]
 
 
@@ -26,8 +28,8 @@ def quantise_rows(weight: Array) -> tuple[NDArray[np.int8], NDArray[np.float32]]
     return np.rint(value / scale[:, None]).astype(np.int8), scale
 
 
-def _fp32(g: GraphBuilder, x: str, name: str, weight: Array, named: str | None) -> str:
-    return g.op("MatMul", x, g.weight(name, fp32(weight).T), named=named)
+def _float(g: GraphBuilder, x: str, name: str, weight: Array, named: str | None) -> str:
+    return g.op("MatMul", x, g.weight(name, g.real(weight).T), named=named)
 
 
 def _int8(g: GraphBuilder, x: str, name: str, weight: Array, named: str | None) -> str:
@@ -42,4 +44,4 @@ def _int8(g: GraphBuilder, x: str, name: str, weight: Array, named: str | None) 
     return g.op("Mul", scaled, g.weight(f"{name}.scale", scales), named=named)
 
 
-PRECISIONS: dict[str, Linear] = {"fp32": _fp32, "int8": _int8}
+PRECISIONS: dict[PrecisionName, Linear] = {"fp32": _float, "fp16": _float, "int8": _int8}

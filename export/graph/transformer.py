@@ -3,6 +3,8 @@
 in : input_ids [B, S], position_ids [B, S], mask [B, 1, S, Smax] bool, write_indices [B],
      (features [B, S, H], for drafts and captions,) past_key_i, past_value_i [B, Hkv, Smax, D]
 out: logits [B, S, V], hidden [B, S, H], present_key_i, present_value_i
+
+Float inputs and outputs are float32 except the caches, which have the graph's own type.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...engines.manifest import LoweringName, TransformerSpec
+from ...engines.manifest import LoweringName, PrecisionName, TransformerSpec
 from ..weights import Array, DraftWeights, LayerWeights, TargetWeights, TransformerShape
 from .attention import LOWERINGS, declare_cache
 from .builder import GraphBuilder, fp32
@@ -20,7 +22,11 @@ from .rope import apply_rope, declare_rope, rope_tables, split_pairs
 
 
 def write_target(
-    path: Path, weights: TargetWeights, max_draft_length: int, lowering: LoweringName, precision: str = "fp32"
+    path: Path,
+    weights: TargetWeights,
+    max_draft_length: int,
+    lowering: LoweringName,
+    precision: PrecisionName = "fp32",
 ) -> TransformerSpec:
     """Write the target to `path` (+ `.data`). hidden is post-norm: what an EAGLE draft wants.
 
@@ -35,7 +41,7 @@ def write_target(
             x = stack.block(x, i, weights.layer(i))
         g.scope("head")
         hidden = rms_norm(g, x, "final_norm", weights.final_norm(), shape.norm_eps, named="hidden")
-        linear(g, hidden, "head.weight", weights.head(), named="logits")
+        _logits(g, g.narrow(hidden), weights.head())
         return stack.finish()
 
 
@@ -45,7 +51,7 @@ def write_draft(
     head: Array,
     max_draft_length: int,
     lowering: LoweringName,
-    precision: str = "fp32",
+    precision: PrecisionName = "fp32",
 ) -> TransformerSpec:
     """Write the draft to `path` (+ `.data`). hidden is the predicted feature; logits are the target's head on it."""
     shape = weights.shape
@@ -53,39 +59,47 @@ def write_draft(
         # Position j of the draft carries the feature of sequence position j and the token after it, hence one zero
         # row less than the target and one spare row more.
         stack = _Stack(g, shape, lowering, max_draft_length + 1)
-        features = g.input("features", np.float32, ("batch", "tokens", shape.hidden))
-        embedded = g.op("Gather", g.weight("embedding", fp32(weights.token_embedding())), stack.input_ids)
+        features = g.narrow(g.input("features", np.float32, ("batch", "tokens", shape.hidden)))
+        embedded = g.op("Gather", g.weight("embedding", g.real(weights.token_embedding())), stack.input_ids)
         fc, bias = weights.fc()
         x = linear(g, g.op("Concat", embedded, features, axis=2), "fc.weight", fc)
         if bias is not None:
-            x = g.op("Add", x, g.weight("fc.bias", fp32(bias)))
+            x = g.op("Add", x, g.weight("fc.bias", g.real(bias)))
         for i in range(shape.layers):
-            last = i == shape.layers - 1
-            x = stack.block(x, i, weights.layer(i), named="hidden" if last else None)
+            x = stack.block(x, i, weights.layer(i))
         g.scope("head")
-        linear(g, x, "head.weight", head, named="logits")
+        g.widen(x, named="hidden")
+        _logits(g, x, head)
         return stack.finish()
 
 
 def _embed_classes(g: GraphBuilder, stack: _Stack, weights: TargetWeights) -> str:
     table = np.concatenate([fp32(weights.token_embedding()), fp32(weights.class_embedding())])
-    return g.op("Gather", g.weight("embedding", table), stack.input_ids)
+    return g.op("Gather", g.weight("embedding", g.real(table)), stack.input_ids)
 
 
 def _embed_captions(g: GraphBuilder, stack: _Stack, weights: TargetWeights) -> str:
-    features = g.input("features", np.float32, ("batch", "tokens", weights.shape.hidden))
+    features = g.narrow(g.input("features", np.float32, ("batch", "tokens", weights.shape.hidden)))
     zero = g.constant(np.array(0, dtype=np.int64))
-    table = g.weight("embedding", fp32(weights.token_embedding()))
+    table = g.weight("embedding", g.real(weights.token_embedding()))
     tokens = g.op("Gather", table, g.op("Max", stack.input_ids, zero))
     is_token = g.op("Unsqueeze", g.op("GreaterOrEqual", stack.input_ids, zero), g.ints(-1))
     return g.op("Where", is_token, tokens, features)
 
 
 def rms_norm(g: GraphBuilder, x: str, name: str, weight: Array, eps: float, named: str | None = None) -> str:
-    """`x / sqrt(mean(x^2) + eps) * weight` over the last axis, from primitives: every TensorRT has them."""
+    """`x / sqrt(mean(x^2) + eps) * weight` over the last axis, in float32; from primitives: every TensorRT has them."""
+    x = g.widen(x)
     mean_square = g.op("ReduceMean", g.op("Mul", x, x), g.ints(-1), keepdims=1)
     root = g.op("Sqrt", g.op("Add", mean_square, g.scalar(eps)))
     return g.op("Mul", g.op("Div", x, root), g.weight(name, fp32(weight)), named=named)
+
+
+def _logits(g: GraphBuilder, x: str, head: Array) -> None:
+    if g.float_type is np.float32:
+        linear(g, x, "head.weight", head, named="logits")
+    else:
+        g.widen(linear(g, x, "head.weight", head), named="logits")
 
 
 class _Stack:
@@ -103,19 +117,19 @@ class _Stack:
         g.output("hidden", np.float32, ("batch", "tokens", shape.hidden))
         self.cos, self.sin = declare_rope(g, position_ids, *tables)
 
-    def block(self, x: str, index: int, layer: LayerWeights, named: str | None = None) -> str:
+    def block(self, x: str, index: int, layer: LayerWeights) -> str:
         """`h = x + attention(norm(x))`, `h + swiglu(norm(h))`."""
         g, eps, prefix = self.g, self.shape.norm_eps, f"layers.{index}"
         g.scope(prefix)
         normed = x
         if layer.attention_norm is not None:
-            normed = rms_norm(g, x, f"{prefix}.attention_norm", layer.attention_norm, eps)
+            normed = g.narrow(rms_norm(g, x, f"{prefix}.attention_norm", layer.attention_norm, eps))
         h = g.op("Add", x, self._attention(normed, index, layer))
-        normed = rms_norm(g, h, f"{prefix}.ffn_norm", layer.ffn_norm, eps)
+        normed = g.narrow(rms_norm(g, h, f"{prefix}.ffn_norm", layer.ffn_norm, eps))
         gate = linear(g, normed, f"{prefix}.gate", layer.gate)
         up = linear(g, normed, f"{prefix}.up", layer.up)
         activated = g.op("Mul", g.op("Mul", gate, g.op("Sigmoid", gate)), up)
-        return g.op("Add", h, linear(g, activated, f"{prefix}.down", layer.down), named=named)
+        return g.op("Add", h, linear(g, activated, f"{prefix}.down", layer.down))
 
     def finish(self) -> TransformerSpec:
         g, shape = self.g, self.shape
@@ -142,7 +156,7 @@ class _Stack:
         heads = g.op("Transpose", heads, perm=[0, 2, 1, 3])
         # q and k turn together: one rotation for both.
         qk, v = g.ops("Split", heads, g.ints(s.heads + s.kv_heads, s.kv_heads), outputs=2, axis=1)
-        turned = apply_rope(g, qk, self.cos, self.sin)
+        turned = g.narrow(apply_rope(g, g.widen(qk), self.cos, self.sin))
         q, k = g.ops("Split", turned, g.ints(s.heads, s.kv_heads), outputs=2, axis=1)
         attended = LOWERINGS[self.lowering].attend(g, q, k, v, cache)
         merged = g.op("Reshape", g.op("Transpose", attended, perm=[0, 2, 1, 3]), g.ints(0, 0, s.heads * s.head_dim))

@@ -71,5 +71,5 @@ def test_greedy_drafting_equals_greedy_autoregression(tmp_path: Path) -> None:
 
 
 def test_an_unknown_precision(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"precision = 'int2'. Expected one of: fp32, int8"):
+    with pytest.raises(InputError, match=r"precision = 'int2'. Expected one of: fp32, fp16, int8"):
         build_bundle(BuildRequest(**checkpoints(5), precision="int2"), tmp_path / "bundle")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import build, calibrate, generate, inspect
+from . import build, calibrate, check, generate, inspect
 from .errors import run_app
 
 app = typer.Typer(
@@ -16,6 +16,7 @@ app = typer.Typer(
 )
 app.command("build")(build.build)
 app.command("generate")(generate.generate)
+app.command("check")(check.check)
 app.command("inspect")(inspect.inspect)
 app.command("calibrate")(calibrate.calibrate)
 

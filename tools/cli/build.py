@@ -3,56 +3,85 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ...engines.manifest import LoweringName, Manifest
-from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, build_bundle
-from ...export.graph.linear import PRECISIONS
+from ...engines.backends import BACKENDS
+from ...engines.manifest import EngineSet, LoweringName, Manifest, PrecisionName
+from ...engines.trt.flavour import FLAVOURS
+from ...engines.trt.plans import PlanRequest, build_plans, check_precision, check_request
+from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, BuildResult, build_bundle
 from ...export.neighbors import DEFAULT_COLUMNS
 from ...export.random_weights import SIZES, random_checkpoints
 from ...runtime.errors import InputError
 from .console import human_size, plain_table, stderr, stdout
 
+Out = Annotated[Path, typer.Option(help="The bundle to write (a folder).")]
+Target = Annotated[Path | None, typer.Option(help="Target: a LlamaGen file, or a folder with it.")]
+ImageDecoder = Annotated[Path | None, typer.Option(help="VQ tokenizer checkpoint: a file, or a folder with it.")]
+Draft = Annotated[Path | None, typer.Option(help="EAGLE draft: its folder. Without it only rule `ar` runs.")]
+TextEncoder = Annotated[
+    Path | None, typer.Option(help="T5 folder, for targets that take captions. Without it captions come encoded.")
+]
+MaxDraft = Annotated[int, typer.Option(min=0, help="Longest draft the bundle has cache room for.")]
+ClassNames = Annotated[
+    Path | None, typer.Option(help="JSON list of class names; default: class_names.json beside the target.")
+]
+Lowering = Annotated[
+    LoweringName | None,
+    typer.Option(help="How graphs write the cache and attend; default: what suits the installed onnxruntime."),
+]
+Precision = Annotated[PrecisionName, typer.Option(help="Of target and draft; the other parts stay fp32.")]
+BackendOption = Annotated[
+    str, typer.Option(help="ort-cpu or ort-cuda: the graphs alone; trt-rtx or trt: TensorRT plans beside them.")
+]
+Capabilities = Annotated[
+    list[str] | None,
+    typer.Option(help="GPU generation of the plans, like 8.9; may be repeated; default: this machine's GPU."),
+]
+MaxBatch = Annotated[int, typer.Option(min=1, help="Pictures that may share a pass of the plans.")]
+Heads = Annotated[int | None, typer.Option(min=1, help="Attention heads, if the target does not say.")]
+Grid = Annotated[int | None, typer.Option(min=1, help="Image tokens per side, if the target does not say.")]
+ImageEncoder = Annotated[
+    bool, typer.Option("--image-encoder", help="Put the tokenizer's encoder into the bundle, too.")
+]
+Neighbors = Annotated[
+    int, typer.Option(min=0, help="Nearest codes kept of each code, for the LANTERN rules; 0 = none.")
+]
+RandomWeights = Annotated[
+    str | None,
+    typer.Option(help=f"Instead of checkpoints, random weights of a released size: {', '.join(SIZES)}."),
+]
+
 
 def build(
-    out: Annotated[Path, typer.Option(help="The bundle to write (a folder).")],
-    target: Annotated[Path | None, typer.Option(help="Target: a LlamaGen file, or a folder with it.")] = None,
-    image_decoder: Annotated[
-        Path | None, typer.Option(help="VQ tokenizer checkpoint: a file, or a folder with it.")
-    ] = None,
-    draft: Annotated[Path | None, typer.Option(help="EAGLE draft: its folder. Without it only rule `ar` runs.")] = None,
-    text_encoder: Annotated[
-        Path | None, typer.Option(help="T5 folder, for targets that take captions. Without it captions come encoded.")
-    ] = None,
-    max_draft: Annotated[
-        int, typer.Option(min=0, help="Longest draft the bundle has cache room for.")
-    ] = DEFAULT_MAX_DRAFT,
-    class_names: Annotated[
-        Path | None, typer.Option(help="JSON list of class names; default: class_names.json beside the target.")
-    ] = None,
-    lowering: Annotated[
-        LoweringName | None,
-        typer.Option(help="How graphs write the cache and attend; default: what suits the installed onnxruntime."),
-    ] = None,
-    heads: Annotated[int | None, typer.Option(min=1, help="Attention heads, if the target does not say.")] = None,
-    grid: Annotated[int | None, typer.Option(min=1, help="Image tokens per side, if the target does not say.")] = None,
-    image_encoder: Annotated[
-        bool, typer.Option("--image-encoder", help="Put the tokenizer's encoder into the bundle, too.")
-    ] = False,
-    precision: Annotated[str, typer.Option(help=f"Of target and draft: {' or '.join(PRECISIONS)}.")] = "fp32",
-    neighbors: Annotated[
-        int, typer.Option(min=0, help="Nearest codes kept of each code, for the LANTERN rules; 0 = none.")
-    ] = DEFAULT_COLUMNS,
-    random_weights: Annotated[
-        str | None,
-        typer.Option(help=f"Instead of checkpoints, random weights of a released size: {', '.join(SIZES)}."),
-    ] = None,
+    out: Out,
+    target: Target = None,
+    image_decoder: ImageDecoder = None,
+    draft: Draft = None,
+    text_encoder: TextEncoder = None,
+    max_draft: MaxDraft = DEFAULT_MAX_DRAFT,
+    class_names: ClassNames = None,
+    lowering: Lowering = None,
+    precision: Precision = "fp32",
+    backend: BackendOption = "ort-cpu",
+    compute_capability: Capabilities = None,
+    max_batch: MaxBatch = 8,
+    heads: Heads = None,
+    grid: Grid = None,
+    image_encoder: ImageEncoder = False,
+    neighbors: Neighbors = DEFAULT_COLUMNS,
+    random_weights: RandomWeights = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random weights.")] = 0,
 ) -> None:
     """Turn checkpoints into a bundle. Does nothing when the bundle is already there and intact."""
+    plans = _plan_request(backend, tuple(compute_capability or ()), max_batch)
+    if plans is not None:
+        check_precision(precision)
+        lowering = lowering or "tensor_scatter"
     start = time.perf_counter()
     given = {"target": target, "image_decoder": image_decoder, "draft": draft, "text_encoder": text_encoder}
     sources = _sources(given, random_weights, seed)
@@ -69,20 +98,64 @@ def build(
     )
     with stderr.status("build") as status:
         result = build_bundle(request, out, report=lambda stage: status.update(f"build: {stage}"))
-    seconds = time.perf_counter() - start
+    _print_result(result, out, time.perf_counter() - start)
+    if plans is not None:
+        _build_plans(out, plans)
+
+
+def _print_result(result: BuildResult, out: Path, seconds: float) -> None:
     if result.cached:
         stdout.print(f"{out} is up to date ({seconds:.1f} s): same checkpoints, options, exporter. Nothing was done.")
         return
     for note in result.notes:
         stderr.print(f"note: {note}", soft_wrap=True, markup=False)
     stdout.print(parts_table(result.manifest))
-    cost = result.manifest.target.precision_cost
+    target = result.manifest.target
+    cost = target.precision_cost
     if cost is not None:
         stdout.print(
-            f"{precision} moves the target's next-token distribution by KL {cost.kl:.2g}, "
+            f"{target.precision} moves the target's next-token distribution by KL {cost.kl:.2g}, "
             f"total variation {cost.tv:.2g} (mean of {cost.positions} positions)"
         )
     stdout.print(f"built {out} in {seconds:.1f} s")
+
+
+def _plan_request(backend: str, capabilities: tuple[str, ...], max_batch: int) -> PlanRequest | None:
+    """None for backends that run the graphs as they are. What can't work fails before the checkpoints are read."""
+    if backend not in BACKENDS:
+        raise InputError(f"--backend {backend!r}: no such backend. Expected one of: {', '.join(BACKENDS)}.")
+    flavour = next((name for name in FLAVOURS if name == backend), None)
+    if flavour is None:
+        if capabilities:
+            raise InputError(f"--compute-capability is for TensorRT plans, and {backend} has none. Leave it out.")
+        return None
+    request = PlanRequest(flavour, capabilities, max_batch)
+    check_request(request)
+    return request
+
+
+def _build_plans(out: Path, request: PlanRequest) -> None:
+    start = time.perf_counter()
+    with stderr.status("plans") as status:
+        results = build_plans(out, request, report=lambda stage: status.update(f"plans: {stage}"))
+    seconds = time.perf_counter() - start
+    stdout.print(plans_table([result.engines for result in results]))
+    for result in results:
+        state = "up to date, nothing was done" if result.cached else "built"
+        stdout.print(f"{result.engines.key}: {state}")
+    stdout.print(f"plans took {seconds:.1f} s")
+
+
+def plans_table(sets: Sequence[EngineSet]) -> object:
+    """One row per TensorRT plan: where it runs, size, activation memory, build time."""
+    table = plain_table("plan", "for", "precision", "batch", "size", "workspace", "built in", "by")
+    for engines in sets:
+        for part, plan in engines.plans.items():
+            size, workspace = human_size(plan.file.size), human_size(plan.workspace)
+            place = (f"sm {engines.compute_capability}", engines.precision, str(engines.max_batch))
+            made = (f"{plan.seconds:.1f} s", f"{engines.flavour} {engines.version}")
+            table.add_row(part, *place, size, workspace, *made)
+    return table
 
 
 def _sources(given: dict[str, Path | None], random_weights: str | None, seed: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ...engines.backends import BACKENDS
 from ...runtime import GenerationResult, InputError, Pipeline
 from ...runtime import Progress as Snapshot
 from . import options
@@ -58,7 +59,7 @@ def generate(
     draft_length: options.DraftLength = None,
     tree: options.TreeChoice = None,
     batch_size: Annotated[int, typer.Option(help="Pictures that share passes.")] = 8,
-    backend: Annotated[str, typer.Option(help="auto or ort-cpu.")] = "auto",
+    backend: Annotated[str, typer.Option(help=f"auto or one of: {', '.join(BACKENDS)}.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,
     report: Report = None,
 ) -> None:
@@ -79,10 +80,11 @@ def generate(
             **options.sampling_options(ctx.params),
         )
         written = save_pictures(result, out, grid)
+        used = f"{pipeline.backend}: {pipeline.backend_reason}"
         if report is not None:
             write_report(result, report)
     if report != STDOUT:
-        print_summary(result, written)
+        print_summary(result, written, used)
 
 
 def _prompts(

@@ -12,7 +12,7 @@ from ...engines.bundle import Bundle
 from ...engines.manifest import Manifest
 from ...runtime.condition import ClassCondition
 from ...runtime.images import read_parameters
-from .build import parts_table
+from .build import parts_table, plans_table
 from .console import plain_table, stdout
 
 
@@ -26,7 +26,11 @@ def inspect(
     if path.suffix.lower() == ".png":
         stdout.print_json(json.dumps(read_parameters(path)))
         return
-    manifest = Bundle.open(path).manifest
+    bundle = Bundle.open(path)
+    manifest = bundle.manifest
+    for engines in manifest.engine_sets:
+        for plan in engines.plans.values():
+            bundle.check(plan.file)
     if as_json:
         typer.echo(manifest.model_dump_json(indent=1))
         return
@@ -53,6 +57,8 @@ def _print_summary(path: Path, m: Manifest) -> None:
         f"{takes}, drafts up to {m.max_draft_length} tokens"
     )
     stdout.print(parts_table(m))
+    if m.engine_sets:
+        stdout.print(plans_table(m.engine_sets))
     stdout.print(f"sampling defaults     {_settings(m.sampling.model_dump())}")
     stdout.print(f"speculative defaults  {_settings(m.speculative.model_dump())}")
     for source in m.sources:

@@ -53,8 +53,8 @@ def write_report(result: GenerationResult, path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def print_summary(result: GenerationResult, written: list[Path]) -> None:
-    """Rule, accepted length, drift, speed and where the time went."""
+def print_summary(result: GenerationResult, written: list[Path], backend: str) -> None:
+    """Rule, accepted length, drift, speed, where the time went, and the backend with why it was chosen."""
     settings = result.parameters[0]
     tokens = sum(s.n_tokens for s in result.stats)
     phases = {name: sum(s.seconds[name] for s in result.stats) for name in result.stats[0].seconds}
@@ -72,3 +72,4 @@ def print_summary(result: GenerationResult, written: list[Path]) -> None:
     for name, value in rows.items():
         table.add_row(name, value)
     stdout.print(table)
+    stdout.print(f"backend {backend}", markup=False)

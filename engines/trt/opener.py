@@ -1,0 +1,54 @@
+"""The parts of a bundle as TensorRT engines, on one stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..bundle import Bundle
+from ..cuda import Cuda
+from ..manifest import EngineSet, GraphSpec, TextEncoderSpec, TransformerSpec
+from ..ort import OrtImageEncoder
+from ..ort_opener import OrtOpener
+from ..text import OrtTextEncoder
+from .plan import Plan
+from .profiles import profiles_of
+from .stateless import TrtCaptionProjection, TrtImageDecoder
+from .transformer import TrtTransformer
+
+
+class TrtOpener:
+    """Opens parts from the plans that fit this machine. Files are checked before they are deserialised.
+    Parts without plans are left to onnxruntime on the CPU.
+
+    Raises: BundleError for a missing, damaged or wrong plan; BackendError when the GPU has no room.
+    """
+
+    def __init__(self, bundle: Bundle, trt: Any, engines: EngineSet, threads: int | None, verify: bool) -> None:
+        self._bundle, self._trt, self._engines = bundle, trt, engines
+        for plan in engines.plans.values():
+            bundle.check(plan.file, verify=verify)
+        self._cpu = OrtOpener(bundle, threads)
+        self._cuda = Cuda()
+
+    def transformer(self, part: str, spec: TransformerSpec) -> TrtTransformer:
+        return TrtTransformer(self._cuda, self._plan(part, spec), spec, self._engines.max_batch)
+
+    def image_decoder(self, spec: GraphSpec) -> TrtImageDecoder:
+        return TrtImageDecoder(self._cuda, self._plan("image decoder", spec), spec)
+
+    def image_encoder(self, spec: GraphSpec) -> OrtImageEncoder:
+        return self._cpu.image_encoder(spec)
+
+    def caption_projection(self, spec: GraphSpec) -> TrtCaptionProjection:
+        return TrtCaptionProjection(self._cuda, self._plan("caption projection", spec), spec)
+
+    def text_encoder(self, spec: TextEncoderSpec) -> OrtTextEncoder:
+        return self._cpu.text_encoder(spec)
+
+    def close(self) -> None:
+        self._cuda.close()
+
+    def _plan(self, part: str, spec: GraphSpec) -> Plan:
+        path = self._bundle.file(self._engines.plans[part].file)
+        profiles = profiles_of(self._bundle.manifest, part, self._engines.max_batch)
+        return Plan(self._trt, self._cuda, path, spec, profiles)

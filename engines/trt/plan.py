@@ -1,0 +1,114 @@
+"""One deserialised plan: an execution context per optimisation profile, all on one block of activation memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...runtime.errors import BackendError, BundleError
+from ..cuda import Cuda
+from ..manifest import GraphSpec
+from .flavour import new_log
+from .profiles import Profile, Shape
+
+
+class Plan:
+    """A plan on the GPU. Steps run one after another, so contexts can share their memory.
+
+    The driver must have been probed, and file, version and GPU compared with the manifest.
+    """
+
+    def __init__(self, trt: Any, cuda: Cuda, path: Path, spec: GraphSpec, profiles: list[Profile]) -> None:
+        self._trt, self._cuda, self._path, self._profiles = trt, cuda, path, profiles
+        self._memory: int | None = None
+        self._contexts: list[Any] = []
+        self._log = new_log(trt)
+        self._runtime = trt.Runtime(self._log)
+        self._engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
+        if self._engine is None:
+            raise BackendError(f"{path}: TensorRT {trt.__version__} can't load it: {self._log.summary()}.")
+        self._check(spec)
+        try:
+            self._make_contexts()
+        except BackendError:
+            self.close()
+            raise
+
+    def profile_for(self, tokens: int) -> int:
+        """Index of the profile of a step of `tokens` tokens. Raises: BackendError when there is none."""
+        for i, profile in enumerate(self._profiles):
+            if profile.tokens[0] <= tokens <= profile.tokens[2]:
+                return i
+        longest = max(profile.tokens[2] for profile in self._profiles)
+        raise BackendError(
+            f"{self._path}: a step of {tokens} tokens was asked; the plan takes up to {longest}. "
+            "Build the bundle again with a larger --max-draft."
+        )
+
+    def bind(self, addresses: Mapping[str, int]) -> None:
+        """Tell every context where tensors live from now on."""
+        for context in self._contexts:
+            for name, address in addresses.items():
+                self._require(context.set_tensor_address(name, address), f"bind {name}")
+
+    def enqueue(self, profile: int, shapes: Mapping[str, Shape]) -> None:
+        """Queue one run on inputs of these shapes. Raises: BackendError with TensorRT's own words."""
+        context = self._contexts[profile]
+        for name, shape in shapes.items():
+            self._require(context.set_input_shape(name, shape), f"take {name} {shape}")
+        self._require(context.execute_async_v3(self._cuda.stream), f"run a step of {shapes}")
+
+    def capturable(self, profile: int) -> bool:
+        """Whether a run can be recorded in a CUDA graph; only TensorRT-RTX can say no."""
+        ask = getattr(self._contexts[profile], "is_stream_capturable", None)
+        return ask is None or bool(ask(self._cuda.stream))
+
+    def close(self) -> None:
+        """Free contexts, engine and memory; calling it twice is fine."""
+        self._contexts.clear()
+        self._engine = self._runtime = None
+        if self._memory is not None:
+            memory, self._memory = self._memory, None
+            self._cuda.free(memory)
+
+    def _make_contexts(self) -> None:
+        cuda, count = self._cuda, len(self._profiles)
+        size = max(1, *(self._engine.get_device_memory_size_for_profile_v2(i) for i in range(count)))
+        self._memory = cuda.malloc(size, f"the activations of {self._path.stem}")
+        for i in range(count):
+            context = self._new_context()
+            self._require(context.set_optimization_profile_async(i, cuda.stream), f"select profile {i}")
+            context.set_device_memory(self._memory, size)
+            self._contexts.append(context)
+        cuda.synchronize()
+
+    def _new_context(self) -> Any:
+        strategy = self._trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        specialisation = getattr(self._trt, "DynamicShapesKernelSpecializationStrategy", None)
+        if specialisation is None:
+            context = self._engine.create_execution_context(strategy)
+        else:
+            config = self._engine.create_runtime_config()
+            config.set_execution_context_allocation_strategy(strategy)
+            # TensorRT-RTX compiles kernels for the shapes it sees: at once, so that a graph records the final ones.
+            config.dynamic_shapes_kernel_specialization_strategy = specialisation.EAGER
+            context = self._engine.create_execution_context(config)
+        if context is None:
+            raise BackendError(f"{self._path}: TensorRT can't make an execution context: {self._log.summary()}.")
+        return context
+
+    def _check(self, spec: GraphSpec) -> None:
+        """Another part's plan is told by its tensors."""
+        expected = {tensor.name for tensor in (*spec.inputs, *spec.outputs)}
+        found = {self._engine.get_tensor_name(i) for i in range(self._engine.num_io_tensors)}
+        if expected != found:
+            raise BundleError(
+                f"{self._path}: it is a plan of another graph: it differs in {', '.join(sorted(expected ^ found))}. "
+                "Build it again with `coolsd-trt build`."
+            )
+
+    def _require(self, succeeded: bool, task: str) -> None:
+        if not succeeded:
+            reason, self._log.errors = self._log.summary(), []
+            raise BackendError(f"{self._path}: TensorRT can't {task}: {reason}.")

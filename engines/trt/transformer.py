@@ -1,0 +1,178 @@
+"""A target or draft on TensorRT: caches stay on the GPU, a step is one CUDA graph once its shape has been seen."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...runtime.errors import BackendError
+from ...runtime.protocols import StepOutput
+from ..cuda import Cuda
+from ..device_cache import compact_caches
+from ..manifest import Tensor, TransformerSpec
+from .plan import Plan
+from .profiles import BRANCHES, resolve
+from .staging import Staging
+
+OUTPUTS = ("logits", "hidden")
+# Of each cache buffer in the one block that holds them all.
+ALIGNMENT = 256
+
+
+class TrtTransformer:
+    """Caches [rows, kv_heads, positions, head_dim] in the plan's precision, one buffer bound as past and as present.
+
+    The first step of a shape runs call by call, which lets TensorRT prepare its kernels; the second records copies and
+    kernels in a CUDA graph, which the later ones launch.
+    """
+
+    def __init__(self, cuda: Cuda, plan: Plan, spec: TransformerSpec, max_batch: int) -> None:
+        self._cuda, self._plan, self._spec, self._max_batch = cuda, plan, spec, max_batch
+        tensors = {tensor.name: tensor for tensor in (*spec.inputs, *spec.outputs)}
+        cached = ("past_", "present_")
+        self._inputs = {tensor.name: tensor for tensor in spec.inputs if not tensor.name.startswith(cached)}
+        self._outputs = {name: tensors[name] for name in OUTPUTS}
+        self._past = {tensor.name: tensor for tensor in spec.inputs if tensor.name.startswith("past_")}
+        self._staged = {
+            name: Staging(cuda, name, tensor.dtype) for name, tensor in {**self._inputs, **self._outputs}.items()
+        }
+        self._rows = 0
+        self._block = 0
+        self._caches: dict[str, int] = {}
+        self._seen: set[tuple[int, int]] = set()
+        self._graphs: dict[tuple[int, int], Any] = {}
+        self._records = True
+
+    @property
+    def cache_length(self) -> int:
+        """The plan's own length, whatever was asked: its cache is of one size."""
+        return self._spec.positions if self._caches else 0
+
+    def allocate(self, rows: int, cache_length: int) -> None:
+        spec = self._spec
+        if cache_length > spec.positions:
+            raise BackendError(
+                f"a cache of {cache_length} positions was asked; the plan has {spec.positions}. "
+                "Draft fewer tokens at once, or build the bundle with a larger --max-draft."
+            )
+        if rows > BRANCHES * self._max_batch:
+            raise BackendError(
+                f"a batch of {-(-rows // BRANCHES)} pictures was asked; the plans take {self._max_batch}. "
+                f"Use --batch-size {self._max_batch}, or build the plans with a larger --max-batch."
+            )
+        if rows <= self._rows:
+            return
+        self._free_caches()
+        self._row_bytes = spec.kv_heads * spec.positions * spec.head_dim * np.dtype(spec.cache_dtype).itemsize
+        stride = -(-rows * self._row_bytes // ALIGNMENT) * ALIGNMENT
+        what = f"the KV cache of {rows} rows x {spec.positions} positions"
+        self._block = self._cuda.malloc(len(self._past) * stride, what)
+        self._caches = {name.removeprefix("past_"): self._block + i * stride for i, name in enumerate(self._past)}
+        self._rows = rows
+        for when in ("past", "present"):
+            self._plan.bind({f"{when}_{name}": address for name, address in self._caches.items()})
+
+    def step(
+        self,
+        input_ids: NDArray[np.int64],
+        position_ids: NDArray[np.int64],
+        mask: NDArray[np.bool_],
+        write_indices: NDArray[np.int64],
+        features: NDArray[np.float32] | None = None,
+    ) -> StepOutput:
+        rows, length = input_ids.shape
+        given = {
+            "input_ids": input_ids,
+            "position_ids": position_ids,
+            "mask": mask,
+            "write_indices": write_indices,
+            "features": features,
+        }
+        self._reserve(rows, length)
+        for name, tensor in self._inputs.items():
+            values = given[name]
+            self._staged[name].view(self._shape(tensor, rows, length))[...] = 0 if values is None else values
+        self._run(rows, length)
+        self._cuda.synchronize()
+        logits, hidden = (self._staged[name].view(self._shape(self._outputs[name], rows, length)) for name in OUTPUTS)
+        return StepOutput(logits, hidden)
+
+    def copy_row(self, source: int, destination: int) -> None:
+        for address in self._caches.values():
+            self._cuda.move(
+                address + destination * self._row_bytes, address + source * self._row_bytes, self._row_bytes
+            )
+
+    def compact(self, row: int, sources: NDArray[np.int64], destination: int) -> None:
+        spec = self._spec
+        shape, itemsize = (spec.kv_heads, spec.positions, spec.head_dim), np.dtype(spec.cache_dtype).itemsize
+        compact_caches(self._cuda, self._caches.values(), shape, itemsize, row, sources, destination)
+
+    def close(self) -> None:
+        """Free graphs, caches, staging and the plan; calling it twice is fine."""
+        self._free_graphs()
+        self._free_caches()
+        for staging in self._staged.values():
+            staging.close()
+        self._plan.close()
+
+    def _reserve(self, rows: int, length: int) -> None:
+        """Room for a step; graphs recorded with older addresses go."""
+        tensors = {**self._inputs, **self._outputs}
+        moved = [
+            name for name, staged in self._staged.items() if staged.reserve(self._shape(tensors[name], rows, length))
+        ]
+        if moved:
+            self._free_graphs()
+            self._plan.bind({name: self._staged[name].address for name in moved})
+
+    def _run(self, rows: int, length: int) -> None:
+        shape = (rows, length)
+        if shape not in self._graphs and shape in self._seen and self._records:
+            self._record(rows, length)
+        if shape in self._graphs:
+            self._cuda.launch(self._graphs[shape])
+        else:
+            self._enqueue(rows, length)
+            self._seen.add(shape)
+
+    def _record(self, rows: int, length: int) -> None:
+        """Steps run without a graph, slower, where none can be recorded."""
+        if not self._plan.capturable(self._plan.profile_for(length)):
+            self._records = False
+            return
+        try:
+            self._graphs[rows, length] = self._cuda.capture(lambda: self._enqueue(rows, length))
+        except BackendError as error:
+            self._records = False
+            warnings.warn(f"steps run without CUDA graphs, slower: {error}", RuntimeWarning, stacklevel=2)
+
+    def _enqueue(self, rows: int, length: int) -> None:
+        """Inputs up, one run, outputs down: all queued on the stream."""
+        inputs = {name: self._shape(tensor, rows, length) for name, tensor in self._inputs.items()}
+        for name, shape in inputs.items():
+            self._staged[name].upload(shape)
+        pasts = {name: self._shape(tensor, rows, length) for name, tensor in self._past.items()}
+        self._plan.enqueue(self._plan.profile_for(length), {**inputs, **pasts})
+        for name, tensor in self._outputs.items():
+            self._staged[name].download(self._shape(tensor, rows, length))
+
+    def _shape(self, tensor: Tensor, rows: int, length: int) -> tuple[int, ...]:
+        return resolve(tensor, {"batch": rows, "tokens": length, "cache_length": self._spec.positions})
+
+    def _free_graphs(self) -> None:
+        for graph in self._graphs.values():
+            self._cuda.free_graph(graph)
+        self._graphs.clear()
+        self._seen.clear()
+
+    def _free_caches(self) -> None:
+        self._free_graphs()
+        self._caches.clear()
+        self._rows = 0
+        if self._block:
+            block, self._block = self._block, 0
+            self._cuda.free(block)

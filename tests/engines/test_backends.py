@@ -1,0 +1,251 @@
+"""Which backend runs, what is refused before anything is deserialised, and pictures from a fake GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from coolsd_trt.engines import backends, ort_cuda
+from coolsd_trt.engines.manifest import MANIFEST_NAME
+from coolsd_trt.engines.trt import opener
+from coolsd_trt.runtime import BackendError, BundleError, Pipeline, SpeculativeConfig
+from fake_gpu import GPU, FakeCuda, FakeTrt, add_fake_plans
+
+
+@pytest.fixture
+def cuda() -> FakeCuda:
+    return FakeCuda()
+
+
+@pytest.fixture
+def trt(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> FakeTrt:
+    """A machine with a GPU and TensorRT."""
+    module = FakeTrt(cuda)
+    monkeypatch.setattr(backends, "probe_gpu", lambda: GPU)
+    monkeypatch.setattr(backends, "load_module", lambda flavour: module)
+    monkeypatch.setattr(opener, "Cuda", lambda: cuda)
+    return module
+
+
+def no_gpu() -> None:
+    raise BackendError("no usable NVIDIA driver on this machine.")
+
+
+def first_plan(bundle: Path, part: str = "target") -> Path:
+    return next(bundle.glob(f"engines/*/{part}.plan"))
+
+
+@pytest.mark.parametrize("rule", ["ar", "lossless", "cool"])
+def test_pictures_are_those_of_the_cpu(
+    tiny_bundle: Path, tmp_path: Path, trt: FakeTrt, cuda: FakeCuda, rule: str
+) -> None:
+    bundle = add_fake_plans(tiny_bundle, tmp_path / "b")
+    options = {"seed": 3, "images_per_prompt": 2, "batch_size": 4, "speculative": SpeculativeConfig(rule=rule)}
+    with Pipeline.load(tiny_bundle, "ort-cpu") as cpu, Pipeline.load(bundle, "trt-rtx") as gpu:
+        assert (gpu.backend, gpu.backend_reason) == ("trt-rtx", "asked for")
+        expected, made = (pipeline.generate([0, 2, 4], **options) for pipeline in (cpu, gpu))
+    np.testing.assert_array_equal(made.tokens, expected.tokens)
+    np.testing.assert_allclose(np.stack(made.images), np.stack(expected.images), atol=1)
+    assert cuda.names().count("launch") > cuda.names().count("run")
+    assert (cuda.device, cuda.pinned, cuda.graphs, cuda.closed) == ({}, {}, [], 1)
+
+
+def test_what_was_opened_is_freed_when_a_later_part_has_no_room(
+    tiny_bundle: Path, tmp_path: Path, trt: FakeTrt, cuda: FakeCuda
+) -> None:
+    bundle = add_fake_plans(tiny_bundle, tmp_path / "b")
+    cuda._capacity = 2500  # the target's activations, and not the draft's
+    with pytest.raises(BackendError, match="out of GPU memory: the activations of draft needs"):
+        Pipeline.load(bundle, "trt-rtx")
+    assert (cuda.device, cuda.closed) == ({}, 1)
+
+
+def test_auto_prefers_tensorrt_then_cuda_then_the_cpu_and_says_why(
+    tiny_bundle: Path, tmp_path: Path, trt: FakeTrt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = add_fake_plans(tiny_bundle, tmp_path / "b")
+    with Pipeline.load(bundle) as pipeline:
+        assert (pipeline.backend, pipeline.backend_reason) == ("trt-rtx", "first choice")
+    with Pipeline.load(tiny_bundle) as pipeline:
+        assert pipeline.backend == "ort-cpu"
+        assert "trt-rtx: the bundle has no TensorRT plans; trt: the bundle has no" in pipeline.backend_reason
+        assert "has no CUDAExecutionProvider" in pipeline.backend_reason
+    monkeypatch.setattr(backends, "probe_gpu", no_gpu)
+    with Pipeline.load(bundle) as pipeline:
+        assert pipeline.backend == "ort-cpu"
+        assert pipeline.backend_reason.startswith("trt-rtx: no usable NVIDIA driver on this machine; trt: ")
+
+
+def test_what_was_asked_is_never_replaced(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = add_fake_plans(tiny_bundle, tmp_path / "b")
+    monkeypatch.setattr(backends, "probe_gpu", no_gpu)
+    for name, words in (
+        ("trt-rtx", "backend trt-rtx: no usable NVIDIA driver"),
+        ("trt", "backend trt: the bundle has only plans of trt-rtx"),
+        ("ort-cuda", "backend ort-cuda: the installed onnxruntime .* has no CUDAExecutionProvider"),
+    ):
+        with pytest.raises((BackendError, BundleError), match=words):
+            Pipeline.load(bundle, name)
+
+
+def test_the_driver_is_asked_before_tensorrt_is_touched(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = add_fake_plans(tiny_bundle, tmp_path / "b")
+    monkeypatch.setattr(backends, "probe_gpu", no_gpu)
+    monkeypatch.setattr(backends, "load_module", lambda flavour: pytest.fail("TensorRT was loaded first"))
+    with pytest.raises(BackendError, match="no usable NVIDIA driver"):
+        Pipeline.load(bundle, "trt-rtx")
+
+
+@pytest.mark.parametrize(
+    "made_for, words",
+    [
+        ({"version": "1.6.0"}, r"built by version 1\.6\.0, 1\.7\.1 is installed.*--backend trt-rtx"),
+        ({"flavour": "trt"}, r"only plans of trt\..*--backend trt-rtx"),
+        ({"capability": "12.0"}, r"for compute capability 12\.0, this GPU has 8\.9.*--compute-capability 8\.9"),
+    ],
+)
+def test_plans_for_something_else_are_refused_before_they_are_loaded(
+    tiny_bundle: Path, tmp_path: Path, trt: FakeTrt, made_for: dict, words: str
+) -> None:
+    bundle = add_fake_plans(tiny_bundle, tmp_path / "b", **made_for)
+    with pytest.raises(BundleError, match=words):
+        Pipeline.load(bundle, "trt-rtx")
+    assert trt.deserialised == 0
+
+
+def swap(bundle: Path) -> None:
+    target, draft = first_plan(bundle), first_plan(bundle, "draft")
+    contents = target.read_bytes(), draft.read_bytes()
+    target.write_bytes(contents[1])
+    draft.write_bytes(contents[0])
+
+
+@pytest.mark.parametrize(
+    "damage, words",
+    [
+        (lambda b: first_plan(b).write_bytes(first_plan(b).read_bytes()[:-3]), r"target\.plan: .* truncated"),
+        (lambda b: first_plan(b).write_bytes(b"#" + first_plan(b).read_bytes()[1:]), r"target\.plan: sha256 is"),
+        (lambda b: first_plan(b).unlink(), r"target\.plan: the file is missing"),
+        (swap, r"target\.plan: .* was replaced"),
+    ],
+)
+def test_damaged_and_swapped_plans_are_refused_before_they_are_loaded(
+    tiny_bundle: Path, tmp_path: Path, trt: FakeTrt, damage: Callable[[Path], object], words: str
+) -> None:
+    bundle = add_fake_plans(tiny_bundle, tmp_path / "b")
+    damage(bundle)
+    with pytest.raises(BundleError, match=words):
+        Pipeline.load(bundle, "trt-rtx")
+    assert trt.deserialised == 0
+
+
+def test_plans_swapped_in_the_manifest_are_told_by_their_tensors(
+    tiny_bundle: Path, tmp_path: Path, trt: FakeTrt, cuda: FakeCuda
+) -> None:
+    bundle = add_fake_plans(tiny_bundle, tmp_path / "b")
+    content = json.loads((bundle / MANIFEST_NAME).read_text())
+    plans = content["engine_sets"][0]["plans"]
+    plans["target"], plans["draft"] = plans["draft"], plans["target"]
+    (bundle / MANIFEST_NAME).write_text(json.dumps(content))
+    with pytest.raises(BundleError, match=r"draft\.plan: it is a plan of another graph: it differs in features"):
+        Pipeline.load(bundle, "trt-rtx")
+    assert cuda.device == {}
+
+
+def test_of_several_sizes_the_largest_is_taken(tiny_bundle: Path, tmp_path: Path, trt: FakeTrt) -> None:
+    both = add_fake_plans(add_fake_plans(tiny_bundle, tmp_path / "a", max_batch=3), tmp_path / "both", max_batch=1)
+    with Pipeline.load(both, "trt-rtx") as pipeline:
+        assert pipeline.generate([0, 1, 2], batch_size=3).tokens.shape == (3, 16)
+
+
+class CudaSession:
+    """An onnxruntime session that says it runs on the GPU, over a fake GPU's memory."""
+
+    def __init__(self, session: object) -> None:
+        self._session = session
+
+    def get_providers(self) -> list[str]:
+        return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+    def io_binding(self) -> object:
+        binding = self._session.io_binding()
+        places: list[tuple[str, str]] = []
+
+        def on_cpu(bind: Callable[..., None]) -> Callable[..., None]:
+            def call(name: str, device: str, *rest: object) -> None:
+                places.append((name, device))
+                bind(name, "cpu", *rest)
+
+            return call
+
+        return SimpleNamespace(
+            bind_input=on_cpu(binding.bind_input),
+            bind_output=on_cpu(binding.bind_output),
+            places=places,
+            real=binding,
+        )
+
+    def run_with_iobinding(self, binding: SimpleNamespace) -> None:
+        assert all((device == "cuda") == name.startswith(("past_", "present_")) for name, device in binding.places)
+        self._session.run_with_iobinding(binding.real)
+
+    def run(self, *arguments: object) -> object:
+        return self._session.run(*arguments)
+
+
+@pytest.fixture
+def onnxruntime_gpu(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime-gpu on a machine with a GPU."""
+    import onnxruntime
+
+    real = onnxruntime.InferenceSession
+
+    def session(path: str, options: object, providers: list[str]) -> object:
+        made = real(path, options, providers=["CPUExecutionProvider"])
+        return CudaSession(made) if providers[0] == "CUDAExecutionProvider" else made
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(backends, "probe_gpu", lambda: GPU)
+    monkeypatch.setattr(ort_cuda, "Cuda", lambda: cuda)
+
+
+@pytest.mark.usefixtures("onnxruntime_gpu")
+def test_the_cuda_provider_keeps_caches_on_the_device(tiny_bundle: Path, cuda: FakeCuda) -> None:
+    options = {"seed": 3, "images_per_prompt": 4, "speculative": SpeculativeConfig(rule="cool", delta=2.0)}
+    with Pipeline.load(tiny_bundle, "ort-cpu") as cpu, Pipeline.load(tiny_bundle, "ort-cuda") as gpu:
+        expected, made = (pipeline.generate([0, 2], **options) for pipeline in (cpu, gpu))
+        assert len(cuda.device) == 2 * 2 + 2 * 1
+    np.testing.assert_array_equal(made.tokens, expected.tokens)
+    assert "move" in cuda.names()
+    assert (cuda.device, cuda.closed) == ({}, 1)
+
+
+@pytest.mark.usefixtures("onnxruntime_gpu")
+def test_a_tree_makes_the_same_pictures_on_every_backend(
+    tiny_bundle: Path, tmp_path: Path, trt: FakeTrt, cuda: FakeCuda
+) -> None:
+    plans = add_fake_plans(tiny_bundle, tmp_path / "b")
+    tree = SpeculativeConfig(rule="lossless", tree=[[0], [1], [0, 0], [1, 0], [1, 0, 0]])
+    made = {}
+    for path, backend in ((tiny_bundle, "ort-cpu"), (tiny_bundle, "ort-cuda"), (plans, "trt-rtx")):
+        del cuda.log[:]
+        with Pipeline.load(path, backend) as pipeline:
+            made[backend] = pipeline.generate([0, 2], seed=5, batch_size=2, speculative=tree).tokens
+        assert ("move_strided" in cuda.names()) == (backend != "ort-cpu")
+    np.testing.assert_array_equal(made["ort-cuda"], made["ort-cpu"])
+    np.testing.assert_array_equal(made["trt-rtx"], made["ort-cpu"])
+    assert (cuda.device, cuda.closed) == ({}, 2)
+
+
+@pytest.mark.usefixtures("onnxruntime_gpu")
+def test_a_provider_that_silently_fell_back_is_refused(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CudaSession, "get_providers", lambda self: ["CPUExecutionProvider"])
+    with pytest.raises(BackendError, match=r"CUDAExecutionProvider was asked, .* fell back to CPUExecutionProvider"):
+        Pipeline.load(tiny_bundle, "ort-cuda")

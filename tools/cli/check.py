@@ -1,0 +1,59 @@
+"""`coolsd-trt check`: does a backend, or another build, compute what onnxruntime computes on the CPU?"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...engines.backends import BACKENDS
+from ...engines.bundle import read_manifest
+from ...engines.loader import LoadedEngines, load_engines
+from ...engines.parity import TOLERANCES, Parity, compare_engines
+from ...runtime.errors import InputError
+from .console import plain_table, stdout
+
+FAILED = 1
+
+
+def check(
+    bundle: Annotated[Path, typer.Argument(help="A bundle of `coolsd-trt build`.")],
+    against: Annotated[
+        Path | None,
+        typer.Option(help="Another bundle of the same checkpoints (lowering, precision); default: this one."),
+    ] = None,
+    backend: Annotated[str, typer.Option(help=f"What to check: auto or one of: {', '.join(BACKENDS)}.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,
+) -> None:
+    """Compare every engine with onnxruntime on the CPU; exit code 1 when one differs more than its precision allows."""
+    other = against or bundle
+    with closing(load_engines(bundle, backend, threads=threads)) as subject:
+        _require_difference(subject, against)
+        tolerance = max(TOLERANCES[read_manifest(path).target.precision] for path in (bundle, other))
+        with closing(load_engines(other, "ort-cpu", threads=threads)) as reference:
+            results = compare_engines(subject, reference, tolerance)
+        stdout.print(f"{bundle} on {subject.backend} against {other} on ort-cpu", markup=False)
+    _print(results, tolerance)
+    if not all(result.passed for result in results):
+        raise typer.Exit(FAILED)
+
+
+def _require_difference(subject: LoadedEngines, against: Path | None) -> None:
+    if subject.backend == "ort-cpu" and against is None:
+        raise InputError(
+            "backend ort-cpu is the reference: there is nothing to compare. Use --against with a bundle of another "
+            f"lowering or precision, or a GPU --backend. (ort-cpu: {subject.backend_reason}.)"
+        )
+
+
+def _print(results: list[Parity], tolerance: float) -> None:
+    table = plain_table("part", "output", "largest difference", "of its deviation", "allowed", "")
+    for result in results:
+        share = result.difference / result.scale if result.scale else 0.0
+        verdict = "same" if result.passed else "DIFFERS"
+        table.add_row(
+            result.part, result.output, f"{result.difference:.2g}", f"{share:.2g}", f"{tolerance:.2g}", verdict
+        )
+    stdout.print(table)
