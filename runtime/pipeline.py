@@ -106,14 +106,7 @@ class Pipeline:
         Raises: InputError for a bad value (before anything runs); Cancelled.
         """
         start = time.perf_counter()
-        sampling = self._sampling(
-            cfg_scale=cfg_scale,
-            cfg_interval=cfg_interval,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            top_p_first=top_p_first,
-        )
+        sampling = self._sampling(cfg_scale, cfg_interval, temperature, top_k, top_p, top_p_first)
         speculative = speculative or self.info.speculative
         _check_call(images_per_prompt=(images_per_prompt, 1), batch_size=(batch_size, 1))
         _check_call(seed=(seed, 0), first_index=(first_index, 0))
@@ -128,15 +121,11 @@ class Pipeline:
         report = _Reporter(sequences, progress, cancel, start)
         for first in range(0, len(sequences), batch_size):
             self._decode_tokens(decoder, sequences[first : first + batch_size], report)
-        settings = {"model": self.info.name, "seed": seed, **sampling.model_dump(), **speculative.model_dump()}
         return GenerationResult(
             images=[self._decode_pixels(decoder, sequence) for sequence in sequences],
             tokens=np.stack([sequence.tokens for sequence in sequences]),
             stats=[sequence.stats for sequence in sequences],
-            parameters=[
-                {**sequence.prompt.parameters, "index": first_index + i, **settings}
-                for i, sequence in enumerate(sequences)
-            ],
+            parameters=self._parameters(sequences, seed, first_index, sampling, speculative),
             lossy=any(rule.lossy for rule in rules),
             seconds=time.perf_counter() - start,
         )
@@ -168,6 +157,20 @@ class Pipeline:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _parameters(
+        self,
+        sequences: list[ImageSequence],
+        seed: int,
+        first_index: int,
+        sampling: SamplingConfig,
+        speculative: SpeculativeConfig,
+    ) -> list[dict[str, Any]]:
+        """Per image, everything needed to make it again."""
+        settings = {"model": self.info.name, "seed": seed, **sampling.model_dump(), **speculative.model_dump()}
+        return [
+            {**sequence.prompt.parameters, "index": first_index + i, **settings} for i, sequence in enumerate(sequences)
+        ]
 
     def _decode_tokens(self, decoder: SpeculativeDecoder, sequences: list[ImageSequence], report: _Reporter) -> None:
         branches = 2 if decoder.sampling.guided else 1
@@ -224,10 +227,11 @@ class Pipeline:
             image: NDArray[np.uint8] = to_uint8(self._engines.image_decoder.decode(sequence.tokens[None]))[0]
             return image
 
-    def _sampling(self, **chosen: float | None) -> SamplingConfig:
-        """The bundle's defaults with what is not None instead."""
+    def _sampling(self, *chosen: float | None) -> SamplingConfig:
+        """The bundle's defaults with what is not None instead; `chosen` in the order of the fields."""
+        named = zip(SamplingConfig.model_fields, chosen, strict=True)
         return SamplingConfig(
-            **{**self.info.sampling.model_dump(), **{name: v for name, v in chosen.items() if v is not None}}
+            **{**self.info.sampling.model_dump(), **{name: value for name, value in named if value is not None}}
         )
 
     def _acceptances(self, speculative: SpeculativeConfig, sampling: SamplingConfig) -> list[Acceptance]:

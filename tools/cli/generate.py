@@ -79,7 +79,9 @@ def generate(
             speculative=options.speculative_config(pipeline.info.speculative, ctx.params),
             **options.sampling_options(ctx.params),
         )
-        written = save_pictures(result, out, grid)
+        # A row per class or caption, where that makes a grid.
+        columns = images if images > 1 and count > 1 else None
+        written = save_pictures(result, out, grid, columns)
         used = f"{pipeline.backend}: {pipeline.backend_reason}"
         if report is not None:
             write_report(result, report)

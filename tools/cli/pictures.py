@@ -21,11 +21,11 @@ def is_file(out: Path) -> bool:
     return out.suffix.lower() == ".png"
 
 
-def save_pictures(result: GenerationResult, out: Path, grid: bool) -> list[Path]:
-    """Write the grid, the single file, or one file per picture into the folder; the paths written."""
+def save_pictures(result: GenerationResult, out: Path, grid: bool, columns: int | None = None) -> list[Path]:
+    """Write the grid (`columns` wide), the single file, or one file per picture into the folder; the paths written."""
     if grid:
         path = out if is_file(out) else out / "grid.png"
-        save_png(path, make_grid(result.images), result.parameters)
+        save_png(path, make_grid(result.images, columns), result.parameters)
         return [path]
     if is_file(out):
         save_png(out, result.images[0], result.parameters[0])

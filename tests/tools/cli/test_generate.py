@@ -124,13 +124,22 @@ def test_a_damaged_bundle_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
 
 def test_ctrl_c_stops_with_one_message_and_leaves_nothing(tiny_bundle: Path, tmp_path: Path) -> None:
     arguments = ["generate", str(tiny_bundle), "-c", "0", "-n", "20000", "--out", str(tmp_path / "new" / "p")]
-    process = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True)
+    # A test runner in the background may have been told to ignore Ctrl-C, and children inherit that.
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 60
     while not (tmp_path / "new" / "p").exists():  # made once the bundle is loaded
         assert time.monotonic() < deadline
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    try:
+        _, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 2
     assert "error: stopped by Ctrl-C; nothing was written." in stderr
     assert "Traceback" not in stderr
