@@ -8,8 +8,8 @@ BUNDLE := bundles/demo
 demo: .venv-demo/ready
 	.venv-demo/bin/coolsd-trt build --target $(DEMO)/target --draft $(DEMO)/draft \
 	    --image-decoder $(DEMO)/image_tokenizer --out $(BUNDLE)
-	.venv-demo/bin/coolsd-trt generate $(BUNDLE) --class cat-face --class animal-mammal --class country-flag \
-	    --class food-fruit -n 4 --seed 1 --grid --out pictures/demo.png
+	.venv-demo/bin/coolsd-trt generate $(BUNDLE) --class face-smiling --class country-flag --class person-role \
+	    --class face-concerned -n 8 --seed 1 --grid --out pictures/demo.png
 
 test: .venv/ready lint typecheck
 	.venv/bin/python -m pytest
@@ -24,9 +24,10 @@ typecheck: .venv/ready
 	for folder in runtime engines export tools; do ln -sfn ../../../$$folder build/typed/coolsd_trt/$$folder; done
 	cd build/typed && ../../.venv/bin/mypy --config-file ../../pyproject.toml --cache-dir ../mypy -p coolsd_trt
 
-# The measured table of the README and docs; some minutes.
+# The measured tables of the README, on the bundle of `make demo`; some minutes on a quiet machine.
 results: .venv/ready
-	.venv/bin/python -m coolsd_trt.tools.bench.rules $(BUNDLE)
+	.venv/bin/python -m coolsd_trt.tools.bench rules $(BUNDLE) --json docs/results/rules.json
+	.venv/bin/coolsd-trt calibrate $(BUNDLE) --drift-budget 0.05 --dry-run --json docs/results/calibration.json
 
 .venv-demo/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-demo
