@@ -20,6 +20,7 @@ from ..calibration.search import Candidate, best_within, candidates, frontier
 from ..calibration.trace import Trace, image_sequences, record_trace
 from . import options
 from .console import plain_table, stderr, stdout
+from .output import writable_report
 
 BUDGETS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 
@@ -46,7 +47,8 @@ def calibrate(
 
     Settings above drift 0 are lossy. Sampling options must be those of later use: acceptance depends on them.
     """
-    engines = load_engines(bundle, "auto", threads=threads)
+    with writable_report(report):
+        engines = load_engines(bundle, "auto", threads=threads)
     try:
         chosen = {name: v for name, v in options.sampling_options(ctx.params).items() if v is not None}
         sampling = SamplingConfig(**{**engines.info.sampling.model_dump(), **chosen})

@@ -15,8 +15,8 @@ from . import options
 from .captions import read_caption_features
 from .classes import resolve_class
 from .console import stderr
-from .output import writable_folder
-from .pictures import STDOUT, is_file, print_summary, save_pictures, write_report
+from .output import STDOUT, writable_folder, writable_report
+from .pictures import is_file, print_summary, save_pictures, write_report
 
 Classes = Annotated[list[str] | None, typer.Option("--class", "-c", help="Class name or id; may be repeated.")]
 Captions = Annotated[list[str] | None, typer.Option("--caption", help="What to paint, in words; may be repeated.")]
@@ -65,7 +65,11 @@ def generate(
 ) -> None:
     """Generate pictures of classes, or of captions."""
     folder = out.parent if is_file(out) else out
-    with Pipeline.load(bundle, backend, threads=threads) as pipeline, writable_folder(folder, "--out"):
+    with (
+        Pipeline.load(bundle, backend, threads=threads) as pipeline,
+        writable_folder(folder, "--out"),
+        writable_report(report),
+    ):
         prompts, count = _prompts(pipeline, classes or [], captions or [], caption_features)
         if is_file(out) and not grid and count * images > 1:
             raise InputError(f"--out {out}: one file for {count * images} pictures. Add --grid, or give a folder.")

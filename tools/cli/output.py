@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from ...runtime.errors import InputError
+
+STDOUT = Path("-")
 
 
 @contextmanager
@@ -29,6 +31,11 @@ def writable_folder(folder: Path, option: str) -> Iterator[None]:
     except BaseException:
         _remove_empty(created)
         raise
+
+
+def writable_report(path: Path | None) -> AbstractContextManager[None]:
+    """`writable_folder` of the file `--json` names; nothing for none, or for stdout."""
+    return nullcontext() if path is None or path == STDOUT else writable_folder(path.parent, "--json")
 
 
 def _remove_empty(folders: list[Path]) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 from ...runtime import GenerationResult
 from ...runtime.images import make_grid, save_png
 from .console import plain_table, stdout
-
-STDOUT = Path("-")
+from .output import STDOUT
 
 
 def is_file(out: Path) -> bool:

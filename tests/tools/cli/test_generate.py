@@ -113,6 +113,14 @@ def test_a_folder_that_can_not_be_written_is_named_first(tiny_bundle: Path, tmp_
     assert f"--out {tmp_path / 'file' / 'pictures'}: can't be written" in done.stderr
 
 
+def test_a_report_that_can_not_be_written_is_named_before_anything_is_drawn(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = generate(tiny_bundle, tmp_path / "new", "-c", 0, "--json", tmp_path / "file" / "stats.json")
+    assert done.returncode == 2
+    assert f"--json {tmp_path / 'file'}: can't be written" in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_damaged_bundle_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(tiny_bundle, tmp_path / "copy"))
     (copy / "target.onnx.data").write_bytes(b"")
