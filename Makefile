@@ -26,7 +26,7 @@ typecheck: .venv/ready
 
 # The measured tables of the README, on the bundle of `make demo`; some minutes on a quiet machine.
 results: .venv/ready
-	.venv/bin/python -m coolsd_trt.tools.bench rules $(BUNDLE) --json docs/results/rules.json
+	.venv/bin/python -m coolsd_trt.tools.bench rules $(BUNDLE) --cfg 3 --json docs/results/rules.json
 	.venv/bin/coolsd-trt calibrate $(BUNDLE) --drift-budget 0.05 --dry-run --json docs/results/calibration.json
 
 .venv-demo/ready: pyproject.toml constraints.txt
