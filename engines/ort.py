@@ -18,9 +18,12 @@ from .manifest import TransformerSpec
 CPU_PROVIDER = "CPUExecutionProvider"
 
 
-def open_session(path: Path, threads: int | None, provider: str = CPU_PROVIDER) -> Any:
-    """An inference session. Raises: BackendError with onnxruntime's own words, or when it left the provider for
-    another, which it does without an error."""
+def open_session(path: Path, threads: int | None, provider: str = CPU_PROVIDER, optimise: bool = True) -> Any:
+    """An inference session. optimise: rewrite the graph for speed, for which weights may be copied.
+
+    Raises: BackendError with onnxruntime's own words, or when it left the provider for another, which it does without
+    an error.
+    """
     try:
         import onnxruntime
     except ImportError:
@@ -33,6 +36,8 @@ def open_session(path: Path, threads: int | None, provider: str = CPU_PROVIDER) 
         options.intra_op_num_threads = threads
     # Spinning workers make a loaded machine 2x slower and an idle one barely faster.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not optimise:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
     except Exception as error:  # onnxruntime raises bare pybind exceptions
@@ -64,9 +69,9 @@ class OrtTransformer:
     provider = CPU_PROVIDER
     cache_device = "cpu"
 
-    def __init__(self, path: Path, spec: TransformerSpec, threads: int | None = None) -> None:
+    def __init__(self, path: Path, spec: TransformerSpec, threads: int | None = None, optimise: bool = True) -> None:
         _check_graph(path, spec, self.provider)
-        self._session = open_session(path, threads, self.provider)
+        self._session = open_session(path, threads, self.provider, optimise)
         self._spec = spec
         self._takes_features = any(tensor.name == "features" for tensor in spec.inputs)
         self._caches: dict[str, Any] = {}
