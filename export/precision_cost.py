@@ -52,8 +52,7 @@ def _sampled(
 ) -> tuple[NDArray[np.int64], Floats]:
     """Tokens [ROWS, length - 1], and the logits [ROWS, length, V] that they, and one more, are drawn from."""
     rng = np.random.default_rng(0)
-    # fp16 products run in float32 on a CPU, and an optimised session would hold such a copy of every matrix.
-    engine = OrtTransformer(path, spec, optimise=spec.quantisation != "none")
+    engine = OrtTransformer(path, spec, low_memory=spec.quantisation == "none")
     engine.allocate(ROWS, prompt.shape[1] + length)
     ids, start, tokens, logits = prompt, 0, [], []
     for _ in range(length):
