@@ -13,12 +13,10 @@ from .quantise import quantise_blocks, quantise_rows
 
 
 def linear(g: GraphBuilder, x: str, name: str, weight: Array, named: str | None = None, head: bool = False) -> str:
-    """`x @ weight.T` for weight [out, in], in the graph's precision. head: the last one, whose errors reach the logits
-    as they are; int8 where others are int4, which halves what int4 costs in them and adds a few percent of size."""
-    precision = g.precision
-    if precision.quantisation == "dynamic":
+    """`x @ weight.T` for weight [out, in], in the graph's precision. head: the last one of the graph."""
+    if g.precision.quantisation == "dynamic":
         return _dynamic(g, x, name, weight, named)
-    kind = "int8" if head and precision.name == "int4" else precision.name
+    kind = g.precision.of_matrix(weight.shape[1], head)
     return g.op("MatMul", x, MATRICES[kind](g, name, weight), named=named)
 
 
