@@ -13,14 +13,18 @@ from numpy.typing import NDArray
 from ..runtime.errors import BackendError
 from ..runtime.protocols import StepOutput
 from .backends import onnxruntime_has_tensor_scatter
-from .manifest import LoweringName, TransformerSpec
+from .manifest import TransformerSpec
 
 CPU_PROVIDER = "CPUExecutionProvider"
 
 
-def open_session(path: Path, threads: int | None, provider: str = CPU_PROVIDER) -> Any:
-    """An inference session. Raises: BackendError with onnxruntime's own words, or when it left the provider for
-    another, which it does without an error."""
+def open_session(path: Path, threads: int | None, provider: str = CPU_PROVIDER, low_memory: bool = False) -> Any:
+    """An inference session. low_memory: run the graph as it is, slower, and copy no weights: on a CPU those in fp16
+    are widened one after the other as they are needed, instead of all of them when the session opens.
+
+    Raises: BackendError with onnxruntime's own words, or when it left the provider for another, which it does without
+    an error.
+    """
     try:
         import onnxruntime
     except ImportError:
@@ -33,6 +37,9 @@ def open_session(path: Path, threads: int | None, provider: str = CPU_PROVIDER) 
         options.intra_op_num_threads = threads
     # Spinning workers make a loaded machine 2x slower and an idle one barely faster.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if low_memory:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
     except Exception as error:  # onnxruntime raises bare pybind exceptions
@@ -64,9 +71,9 @@ class OrtTransformer:
     provider = CPU_PROVIDER
     cache_device = "cpu"
 
-    def __init__(self, path: Path, spec: TransformerSpec, threads: int | None = None) -> None:
-        _check_lowering(path, spec.lowering)
-        self._session = open_session(path, threads, self.provider)
+    def __init__(self, path: Path, spec: TransformerSpec, threads: int | None = None, low_memory: bool = False) -> None:
+        _check_graph(path, spec, self.provider)
+        self._session = open_session(path, threads, self.provider, low_memory)
         self._spec = spec
         self._takes_features = any(tensor.name == "features" for tensor in spec.inputs)
         self._caches: dict[str, Any] = {}
@@ -161,13 +168,19 @@ class OrtTransformer:
         return self._bound.setdefault((rows, length), _Bound(inputs, outputs, binding))
 
 
-def _check_lowering(path: Path, lowering: LoweringName) -> None:
-    if lowering == "tensor_scatter" and not onnxruntime_has_tensor_scatter():
+def _check_graph(path: Path, spec: TransformerSpec, provider: str) -> None:
+    """What onnxruntime would only say in its own words."""
+    if spec.lowering == "tensor_scatter" and not onnxruntime_has_tensor_scatter():
         import onnxruntime
 
         raise BackendError(
             f"{path}: its lowering is tensor_scatter, which needs onnxruntime 1.24; {onnxruntime.__version__} is "
             "installed. Upgrade it, or build the bundle again with --lowering portable."
+        )
+    if spec.precision == "bf16" and provider == CPU_PROVIDER:
+        raise BackendError(
+            f"{path}: its weights are bfloat16, for which onnxruntime has no kernels on the CPU. Use backend trt-rtx "
+            "or trt, or build the bundle again with --precision fp16."
         )
 
 

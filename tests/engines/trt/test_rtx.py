@@ -32,11 +32,12 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def graphs(checkpoints: Path, out: Path, precision: PrecisionName) -> Path:
     parts = (checkpoints / name for name in ("target", "image_tokenizer", "draft"))
-    build_bundle(BuildRequest(*parts, max_draft_length=8, lowering="tensor_scatter", precision=precision), out)
+    options = {"max_draft_length": 8, "lowering": "tensor_scatter", "precision": precision, "tensorrt": True}
+    build_bundle(BuildRequest(*parts, **options), out)
     return out
 
 
-@pytest.fixture(scope="module", params=["fp16", "fp32"])
+@pytest.fixture(scope="module", params=["fp16", "fp32", "int8", "int4"])
 def built(
     request: pytest.FixtureRequest, checkpoints: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[PlanResult]]:
@@ -123,6 +124,15 @@ def test_caches_are_updated_in_place_and_attention_is_driven_by_the_mask(
                 assert layer.attention.mask is not None
                 assert layer.attention.mask.dtype == trt.bool
         del parser
+
+
+def test_bfloat16_has_plans_and_nothing_else(checkpoints: Path, tmp_path: Path) -> None:
+    path = graphs(checkpoints, tmp_path / "b", "bf16")
+    engines = build_plans(path, PlanRequest("trt-rtx", CAPABILITIES[:1], max_batch=1))[0].engines
+    assert (engines.precision, set(engines.plans)) == ("bf16", {"target", "draft", "image decoder"})
+    assert Bundle.open(path).manifest.target.cache_dtype == "bfloat16"
+    with pytest.raises(BackendError, match=r"bfloat16, for which onnxruntime has no kernels on the CPU"):
+        Pipeline.load(path, backend="ort-cpu")
 
 
 @pytest.mark.parametrize(
