@@ -89,12 +89,25 @@ class ImageDecoderSpec(GraphSpec):
     image_size: tuple[int, int]
 
 
+class Profile(_Part):
+    """One kind of step that a plan is optimised for. batch, tokens: least, typical and greatest size of these
+    dimensions."""
+
+    name: str
+    batch: tuple[int, int, int]
+    tokens: tuple[int, int, int] = (1, 1, 1)
+    cache_length: int = 0
+
+
 class PlanRecord(_Part):
-    """A TensorRT engine made from one graph. workspace: bytes of device memory for activations."""
+    """A TensorRT engine made from one graph. workspace: bytes of device memory for activations. profiles: in the
+    plan's order. layers: of the network it was built from, before TensorRT fused them, counted by TensorRT's names."""
 
     file: FileRecord
     workspace: int = Field(ge=0)
     seconds: float = Field(ge=0, description="build time")
+    profiles: tuple[Profile, ...]
+    layers: dict[str, int]
 
 
 class EngineSet(_Part):

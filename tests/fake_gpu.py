@@ -19,6 +19,7 @@ from coolsd_trt.engines.bundle import Bundle, record_file
 from coolsd_trt.engines.cuda import Gpu, out_of_memory
 from coolsd_trt.engines.manifest import MANIFEST_NAME, EngineSet, FlavourName, PlanRecord
 from coolsd_trt.engines.trt.plans import planned_parts
+from coolsd_trt.engines.trt.profiles import profiles_of
 from coolsd_trt.runtime import BackendError
 
 GPU = Gpu("Fake", "8.9", 8 * 10**9)
@@ -253,7 +254,8 @@ def add_fake_plans(
         file.write_text(str(bundle.file(spec.files[0])))
         record = record_file(file)
         placed = record.model_copy(update={"name": f"engines/{key}/{record.name}"})
-        plans[part] = PlanRecord(file=placed, workspace=0, seconds=0)
+        profiles = profiles_of(bundle.manifest, part, max_batch)
+        plans[part] = PlanRecord(file=placed, workspace=0, seconds=0, profiles=profiles, layers={"ATTENTION_INPUT": 2})
     engines = EngineSet(
         key=key,
         flavour=flavour,

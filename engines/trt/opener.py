@@ -11,7 +11,6 @@ from ..ort import OrtImageEncoder
 from ..ort_opener import OrtOpener
 from ..text import OrtTextEncoder
 from .plan import Plan
-from .profiles import profiles_of
 from .stateless import TrtCaptionProjection, TrtImageDecoder
 from .transformer import TrtTransformer
 
@@ -49,6 +48,5 @@ class TrtOpener:
         self._cuda.close()
 
     def _plan(self, part: str, spec: GraphSpec) -> Plan:
-        path = self._bundle.file(self._engines.plans[part].file)
-        profiles = profiles_of(self._bundle.manifest, part, self._engines.max_batch)
-        return Plan(self._trt, self._cuda, path, spec, profiles)
+        record = self._engines.plans[part]
+        return Plan(self._trt, self._cuda, self._bundle.file(record.file), spec, record.profiles)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...runtime.errors import BackendError, BundleError
 from ..cuda import Cuda
-from ..manifest import GraphSpec
+from ..manifest import GraphSpec, Profile
 from .flavour import new_log
-from .profiles import Profile, Shape
+from .profiles import Shape
 
 
 class Plan:
@@ -19,7 +19,7 @@ class Plan:
     The driver must have been probed, and file, version and GPU compared with the manifest.
     """
 
-    def __init__(self, trt: Any, cuda: Cuda, path: Path, spec: GraphSpec, profiles: list[Profile]) -> None:
+    def __init__(self, trt: Any, cuda: Cuda, path: Path, spec: GraphSpec, profiles: Sequence[Profile]) -> None:
         self._trt, self._cuda, self._path, self._profiles = trt, cuda, path, profiles
         self._memory: int | None = None
         self._contexts: list[Any] = []

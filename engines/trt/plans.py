@@ -164,16 +164,23 @@ def _build_set(
     folder = bundle.path / PLANS_FOLDER / key
     temporary = folder.with_name(f".{key}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
-    timing_cache = None if flavour.cross_builds else folder.with_name(f"{flavour.name}-{trt.__version__}.timing")
-    builder = PlanBuilder(trt, capability if flavour.cross_builds else None, timing_cache)
+    timings = folder.with_name(f"{flavour.name}-{trt.__version__}-sm{capability.replace('.', '')}.timing")
+    builder = PlanBuilder(trt, capability, None) if flavour.cross_builds else PlanBuilder(trt, None, timings)
     try:
         plans = {}
         for part, spec in planned_parts(manifest).items():
             report(f"{capability} {part}")
-            built = builder.build(bundle.file(spec.files[0]), spec, profiles_of(manifest, part, max_batch))
+            profiles = profiles_of(manifest, part, max_batch)
+            built = builder.build(bundle.file(spec.files[0]), spec, profiles)
             file = temporary / f"{part.replace(' ', '_')}.plan"
             file.write_bytes(memoryview(built.data))
-            plans[part] = PlanRecord(file=_placed(file, key), workspace=built.workspace, seconds=built.seconds)
+            plans[part] = PlanRecord(
+                file=_placed(file, key),
+                workspace=built.workspace,
+                seconds=built.seconds,
+                profiles=profiles,
+                layers=built.layers,
+            )
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
     finally:

@@ -59,7 +59,7 @@ def test_it_builds_for_the_gpu_it_is_on_strongly_typed_and_keeps_its_timings(
     config.set_flag.assert_not_called()
     config.set_compute_capability.assert_not_called()
     assert [call.args[0] for call in config.create_timing_cache.call_args_list] == [b"", b"timings", b"timings"]
-    assert (bundle / "engines" / "trt-10.16.1.timing").read_bytes() == b"timings"
+    assert (bundle / "engines" / "trt-10.16.1-sm89.timing").read_bytes() == b"timings"
     shapes = {call.args[0]: call.args[1:] for call in builder.create_optimization_profile().set_shape.call_args_list}
     assert shapes["mask"] == ((1, 1, 3, 25), (6, 1, 6, 25), (6, 1, 9, 25))
     assert shapes["codes"] == ((1, 16), (1, 16), (1, 16))
