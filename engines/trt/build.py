@@ -114,16 +114,26 @@ def capability_enum(trt: Any, capability: str) -> Any:
     return known[wanted]
 
 
+def fix_cache_length(model: Any, length: int) -> bool:
+    """Put a number for the cache length into an ONNX model. Returns: whether there was one without."""
+    dims = [
+        dim
+        for value in (*model.graph.input, *model.graph.output)
+        for dim in value.type.tensor_type.shape.dim
+        if dim.dim_param == "cache_length"
+    ]
+    for dim in dims:
+        dim.dim_value = length
+    return bool(dims)
+
+
 def _with_fixed_cache(onnx_path: Path, spec: GraphSpec) -> bytes:
     """The graph with numbers for the cache length; its weights stay in their file."""
     import onnx
 
     model = onnx.load(str(onnx_path), load_external_data=False)
     if isinstance(spec, TransformerSpec):
-        for value in [*model.graph.input, *model.graph.output]:
-            for dim in value.type.tensor_type.shape.dim:
-                if dim.dim_param == "cache_length":
-                    dim.dim_value = spec.positions
+        fix_cache_length(model, spec.positions)
     content: bytes = model.SerializeToString()
     return content
 
