@@ -12,9 +12,13 @@ from ..runtime.config import SamplingConfig, SpeculativeConfig
 SCHEMA_VERSION = 1
 # How a graph writes its cache and attends, see `export.graph.attention`.
 LoweringName = Literal["tensor_scatter", "portable"]
-# Of a graph's matrices. fp16 also is the type of its caches and of what passes between its layers; int8 leaves those
-# float32. Logits and hidden states are always float32.
-PrecisionName = Literal["fp32", "fp16", "int8"]
+# Of a graph's matrices. Floats are also the type of its caches and of what passes between its layers; beside integers
+# those are float32 in graphs made for the CPU, and fp16 in those made for TensorRT. Logits and hidden states are always
+# float32.
+PrecisionName = Literal["fp32", "fp16", "bf16", "int8", "int4"]
+# dynamic: integer products, with activations rounded on the way; onnxruntime alone reads it. weight-only: matrices are
+# stored as integers and widened before each product, which every backend reads.
+QuantisationName = Literal["none", "dynamic", "weight-only"]
 # TensorRT-RTX, which builds anywhere, and TensorRT, which builds on the GPU it builds for.
 FlavourName = Literal["trt-rtx", "trt"]
 MANIFEST_NAME = "manifest.json"
@@ -41,10 +45,12 @@ class Tensor(_Part):
 
 
 class GraphSpec(_Part):
-    """A graph: its files (the .onnx first), its inputs and outputs."""
+    """A graph: its files (the .onnx first), its inputs and outputs. block_size: int4 weights that share a scale."""
 
     files: tuple[FileRecord, ...] = Field(min_length=1)
     precision: PrecisionName = "fp32"
+    quantisation: QuantisationName = "none"
+    block_size: int | None = None
     parameters: int = Field(ge=1)
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -60,8 +66,8 @@ class PrecisionCost(_Part):
 
 
 class TransformerSpec(GraphSpec):
-    """A target or draft graph, with the sizes its caches are allocated from. precision_cost: against fp32, for int8
-    targets."""
+    """A target or draft graph, with the sizes its caches are allocated from. precision_cost: against fp32, for
+    targets of another precision that the CPU can run."""
 
     lowering: LoweringName
     layers: int = Field(ge=1)
@@ -75,6 +81,11 @@ class TransformerSpec(GraphSpec):
     @property
     def cache_dtype(self) -> str:
         return next(tensor.dtype for tensor in self.inputs if tensor.name == "past_key_0")
+
+    @property
+    def cache_itemsize(self) -> int:
+        """Bytes of a number in a cache; NumPy alone does not know bfloat16."""
+        return 4 if self.cache_dtype == "float32" else 2
 
 
 class TextEncoderSpec(GraphSpec):

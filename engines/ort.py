@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..runtime.errors import BackendError
 from ..runtime.protocols import StepOutput
 from .backends import onnxruntime_has_tensor_scatter
-from .manifest import LoweringName, TransformerSpec
+from .manifest import TransformerSpec
 
 CPU_PROVIDER = "CPUExecutionProvider"
 
@@ -65,7 +65,7 @@ class OrtTransformer:
     cache_device = "cpu"
 
     def __init__(self, path: Path, spec: TransformerSpec, threads: int | None = None) -> None:
-        _check_lowering(path, spec.lowering)
+        _check_graph(path, spec, self.provider)
         self._session = open_session(path, threads, self.provider)
         self._spec = spec
         self._takes_features = any(tensor.name == "features" for tensor in spec.inputs)
@@ -161,13 +161,19 @@ class OrtTransformer:
         return self._bound.setdefault((rows, length), _Bound(inputs, outputs, binding))
 
 
-def _check_lowering(path: Path, lowering: LoweringName) -> None:
-    if lowering == "tensor_scatter" and not onnxruntime_has_tensor_scatter():
+def _check_graph(path: Path, spec: TransformerSpec, provider: str) -> None:
+    """What onnxruntime would only say in its own words."""
+    if spec.lowering == "tensor_scatter" and not onnxruntime_has_tensor_scatter():
         import onnxruntime
 
         raise BackendError(
             f"{path}: its lowering is tensor_scatter, which needs onnxruntime 1.24; {onnxruntime.__version__} is "
             "installed. Upgrade it, or build the bundle again with --lowering portable."
+        )
+    if spec.precision == "bf16" and provider == CPU_PROVIDER:
+        raise BackendError(
+            f"{path}: its weights are bfloat16, for which onnxruntime has no kernels on the CPU. Use backend trt-rtx "
+            "or trt, or build the bundle again with --precision fp16."
         )
 
 

@@ -26,7 +26,7 @@ from .eagle import EagleDraft
 from .graph.caption_projection import write_caption_projection
 from .graph.image_decoder import write_image_decoder
 from .graph.image_encoder import write_image_encoder
-from .graph.linear import PRECISIONS
+from .graph.precision import Precision
 from .graph.text_encoder import write_text_encoder
 from .graph.transformer import write_draft, write_target
 from .llamagen import SAMPLING, LlamaGenTarget
@@ -38,6 +38,9 @@ from .vq import NOT_DECODING, VqTokenizer
 
 CLASS_NAMES = "class_names.json"
 DEFAULT_MAX_DRAFT = 16
+
+# Precisions whose cost the build measures, on the CPU: all but bf16, for which it has no kernels.
+COSTED: tuple[PrecisionName, ...] = ("fp16", "int8", "int4")
 
 # Tensors that belong into the file and not into the bundle.
 KNOWN_EXTRAS = {
@@ -57,7 +60,9 @@ class BuildRequest:
     installed onnxruntime. heads, grid: attention heads and image tokens per side, where the target's checkpoint does
     not say. image_encoder: put the tokenizer's encoder side into the bundle, too. neighbors: columns of LANTERN's
     neighbour table, 0 leaves it out. precision: of target and draft; the other parts, which
-    run once a picture, stay fp32. text_encoder: a T5 in a transformers folder, for targets that take captions.
+    run once a picture, stay fp32, and so do norms and RoPE; embeddings are looked up in the float type beside the
+    integers. tensorrt: make graphs that TensorRT can read, which int8 for the CPU is not. block_size: int4 weights that
+    share a scale. text_encoder: a T5 in a transformers folder, for targets that take captions.
     """
 
     target: Path | Checkpoint
@@ -71,6 +76,8 @@ class BuildRequest:
     grid: int | None = None
     image_encoder: bool = False
     precision: PrecisionName = "fp32"
+    tensorrt: bool = False
+    block_size: int = 32
     text_encoder: Path | Checkpoint | None = None
 
 
@@ -103,10 +110,9 @@ def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage
     """
     if request.max_draft_length < 0:
         raise InputError(f"max_draft_length = {request.max_draft_length}: it must be at least 0.")
-    if request.precision not in PRECISIONS:
-        raise InputError(f"precision = {request.precision!r}. Expected one of: {', '.join(PRECISIONS)}.")
-    if request.precision == "int8":
-        require_onnxruntime("ort-cpu")  # its cost is measured
+    precision = Precision(request.precision, request.tensorrt, request.block_size)
+    if precision.name in COSTED:
+        require_onnxruntime("ort-cpu")
     if request.neighbors < 0:
         raise InputError(f"neighbors = {request.neighbors}: it must be at least 0.")
     report("read")
@@ -120,9 +126,9 @@ def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage
     if existing is not None:
         return BuildResult(existing, cached=True)
 
-    _check_disk(out, sources, models, request.precision)
+    _check_disk(out, sources, models, precision)
     with write_bundle(out) as folder:
-        parts = _write_parts(folder, request, models, report)
+        parts = _write_parts(folder, request, models, precision, report)
         config = sources["target"].config
         family = models.target.family
         manifest = Manifest(
@@ -180,13 +186,17 @@ def _options(request: BuildRequest) -> dict[str, object]:
         "grid": request.grid,
         "image_encoder": request.image_encoder,
         "precision": request.precision,
+        "tensorrt": request.tensorrt,
+        "block_size": request.block_size,
         "neighbors": request.neighbors,
     }
 
 
-def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: Report) -> dict[str, Any]:
+def _write_parts(
+    folder: Path, request: BuildRequest, models: _Models, precision: Precision, report: Report
+) -> dict[str, Any]:
     """Specs of the graphs, and of the neighbour table, by their fields of `Manifest`."""
-    target, max_draft, precision = models.target, request.max_draft_length, request.precision
+    target, max_draft = models.target, request.max_draft_length
     lowering = request.lowering or "tensor_scatter"
     parts: dict[str, Any] = {}
     report("target")
@@ -198,7 +208,7 @@ def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: R
         report("text encoder")
         path = folder / "text_encoder.onnx"
         parts["text_encoder"] = write_text_encoder(path, models.text_encoder, target.shape.zero_rows)
-    if precision == "int8":
+    if precision.name in COSTED:
         report("precision")
         parts["target"] = _with_cost(folder, parts["target"], models)
     if models.draft is not None:
@@ -230,12 +240,12 @@ def _with_cost(folder: Path, spec: TransformerSpec, models: _Models) -> Transfor
     return spec.model_copy(update={"precision_cost": cost})
 
 
-def _check_disk(out: Path, sources: Mapping[str, Checkpoint], models: _Models, precision: PrecisionName) -> None:
+def _check_disk(out: Path, sources: Mapping[str, Checkpoint], models: _Models, precision: Precision) -> None:
     shape = models.target.shape
     elements = sum(math.prod(tensor) for checkpoint in sources.values() for tensor in checkpoint.shapes.values())
     elements += shape.vocab * shape.hidden if models.draft else 0  # the draft has the target's head, too
-    # int8 is built beside the fp32 build that it is compared with.
-    needed = elements * (5 if precision == "int8" else 4)
+    # A reduced precision is built beside the fp32 build that it is compared with.
+    needed = elements * (4 + precision.bits / 8 if precision.name in COSTED else 4)
     folder = next(path for path in out.absolute().parents if path.exists())
     free = shutil.disk_usage(folder).free
     if needed > free:

@@ -13,7 +13,7 @@ from typing import Any
 from ...runtime.errors import BackendError, BundleError, InputError
 from ..bundle import Bundle, record_file, replace_manifest
 from ..cuda import probe_gpu
-from ..manifest import EngineSet, FileRecord, FlavourName, GraphSpec, Manifest, PlanRecord, PrecisionName
+from ..manifest import EngineSet, FileRecord, FlavourName, GraphSpec, Manifest, PlanRecord
 from .build import PlanBuilder, capability_enum
 from .flavour import FLAVOURS, Flavour, load_module, parse_capability
 from .profiles import profiles_of
@@ -57,7 +57,7 @@ def build_plans(
             f"{path}: its lowering is {bundle.manifest.target.lowering}; TensorRT updates caches in place only with "
             "tensor_scatter. Build it again with --lowering tensor_scatter."
         )
-    check_precision(bundle.manifest.target.precision)
+    check_quantisation(path, bundle.manifest.target)
     flavour = FLAVOURS[request.flavour]
     trt = load_module(flavour)
     return [_build_set(bundle, trt, flavour, capability, request.max_batch, report) for capability in capabilities]
@@ -79,12 +79,13 @@ def check_request(request: PlanRequest) -> list[str]:
     return capabilities
 
 
-def check_precision(precision: PrecisionName) -> None:
-    """Raises: InputError for one whose graphs TensorRT can't read."""
-    if precision == "int8":
+def check_quantisation(path: Path, spec: GraphSpec) -> None:
+    """Raises: InputError for graphs that TensorRT can't read."""
+    if spec.quantisation == "dynamic":
         raise InputError(
-            "--precision int8: its graphs use MatMulInteger, which TensorRT does not read. Use --precision fp16 for "
-            "plans, or run int8 with the backend ort-cpu."
+            f"{path}: its {spec.precision} graphs are made for the CPU and use MatMulInteger, which TensorRT does not "
+            f"read. Build it again from the checkpoints: coolsd-trt build ... --precision {spec.precision} --backend "
+            "trt-rtx."
         )
 
 

@@ -66,7 +66,7 @@ class TrtTransformer:
         if rows <= self._rows:
             return
         self._free_caches()
-        self._row_bytes = spec.kv_heads * spec.positions * spec.head_dim * np.dtype(spec.cache_dtype).itemsize
+        self._row_bytes = spec.kv_heads * spec.positions * spec.head_dim * spec.cache_itemsize
         stride = -(-rows * self._row_bytes // ALIGNMENT) * ALIGNMENT
         what = f"the KV cache of {rows} rows x {spec.positions} positions"
         self._block = self._cuda.malloc(len(self._past) * stride, what)
@@ -108,7 +108,7 @@ class TrtTransformer:
 
     def compact(self, row: int, sources: NDArray[np.int64], destination: int) -> None:
         spec = self._spec
-        shape, itemsize = (spec.kv_heads, spec.positions, spec.head_dim), np.dtype(spec.cache_dtype).itemsize
+        shape, itemsize = (spec.kv_heads, spec.positions, spec.head_dim), spec.cache_itemsize
         compact_caches(self._cuda, self._caches.values(), shape, itemsize, row, sources, destination)
 
     def close(self) -> None:

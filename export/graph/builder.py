@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from ...engines.bundle import record_file
-from ...engines.manifest import PrecisionName, Tensor
+from ...engines.manifest import Tensor
+from .precision import FP32, Precision
+from .quantise import Codes, pack_int4
 
 # Page-aligned, so that runtimes can map the data file instead of copying it.
 ALIGNMENT = 4096
@@ -21,7 +23,6 @@ ALIGNMENT = 4096
 EXTERNAL_BYTES = 4096
 IR_VERSION = 11
 PRODUCER = "coolsd-trt"
-FLOAT_TYPES: dict[PrecisionName, type] = {"fp32": np.float32, "fp16": np.float16, "int8": np.float32}
 
 Array = NDArray[Any]
 Dim = int | str
@@ -34,13 +35,13 @@ class GraphBuilder:
     `real` gives a weight the graph's float type, and `widen` and `narrow` go to float32 and back.
     """
 
-    def __init__(self, path: Path, opset: int, precision: PrecisionName = "fp32") -> None:
+    def __init__(self, path: Path, opset: int, precision: Precision = FP32) -> None:
         self.path = path
         self.data_path = path.with_name(path.name + ".data")
         self.parameters = 0
         self.precision = precision
-        self.float_type = FLOAT_TYPES[precision]
-        self._opset = opset
+        self.float_type = precision.float_type
+        self._opset = precision.opset(opset)
         self._nodes: list[Any] = []
         self._initializers: list[Any] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -100,20 +101,17 @@ class GraphBuilder:
 
     def weight(self, name: str, value: Array) -> str:
         """A trained tensor or a table; large ones are written to the data file right away."""
-        value = np.ascontiguousarray(value)
         self.parameters += value.size
-        if value.nbytes < EXTERNAL_BYTES:
-            self._initializers.append(numpy_helper.from_array(value, name))
-            return name
-        self._data.write(b"\0" * (-self._data.tell() % ALIGNMENT))
-        tensor = TensorProto(name=name, data_type=onnx_type(value.dtype.type), dims=value.shape)
-        tensor.data_location = TensorProto.EXTERNAL
-        location = {"location": self.data_path.name, "offset": self._data.tell(), "length": value.nbytes}
-        for key, entry in location.items():
-            tensor.external_data.add(key=key, value=str(entry))
-        self._data.write(value.data.cast("B"))
-        self._initializers.append(tensor)
-        return name
+        return self._stored(name, np.ascontiguousarray(value))
+
+    def int4(self, name: str, codes: Codes) -> str:
+        """A trained tensor as 4-bit integers, from codes in -8..7."""
+        self.parameters += codes.size
+        return self._stored(name, pack_int4(codes), TensorProto.INT4, codes.shape)
+
+    def scales(self, name: str, value: Array) -> str:
+        """What a quantised tensor is multiplied with. No parameters: the tensor has been counted."""
+        return self._stored(name, np.ascontiguousarray(value))
 
     def real(self, value: Array) -> Array:
         """A float array in the graph's float type."""
@@ -147,11 +145,30 @@ class GraphBuilder:
         files = [self.path, self.data_path] if self._data.tell() else [self.path]
         return {
             "files": tuple(map(record_file, files)),
-            "precision": self.precision,
+            "precision": self.precision.name,
+            "quantisation": self.precision.quantisation,
+            "block_size": self.precision.block_size if self.precision.name == "int4" else None,
             "parameters": self.parameters,
             "inputs": tuple(_spec(value) for value in self._inputs),
             "outputs": tuple(_spec(value) for value in self._outputs),
         }
+
+    def _stored(self, name: str, value: Array, kind: int | None = None, shape: Sequence[int] | None = None) -> str:
+        """An initializer with the array's bytes. kind, shape: ONNX's type and dimensions where the array is packed."""
+        kind = onnx_type(value.dtype.type) if kind is None else kind
+        tensor = TensorProto(name=name, data_type=kind, dims=value.shape if shape is None else shape)
+        content = value.reshape(-1).view(np.uint8).data
+        if value.nbytes < EXTERNAL_BYTES:
+            tensor.raw_data = bytes(content)
+        else:
+            self._data.write(b"\0" * (-self._data.tell() % ALIGNMENT))
+            tensor.data_location = TensorProto.EXTERNAL
+            location = {"location": self.data_path.name, "offset": self._data.tell(), "length": value.nbytes}
+            for key, entry in location.items():
+                tensor.external_data.add(key=key, value=str(entry))
+            self._data.write(content)
+        self._initializers.append(tensor)
+        return name
 
     def _fresh(self, kind: str) -> str:
         self._count += 1

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ...engines.manifest import LoweringName, PrecisionName, TransformerSpec
+from ...engines.manifest import LoweringName, TransformerSpec
 from ..weights import Array, DraftWeights, LayerWeights, TargetWeights, TransformerShape
 from .attention import LOWERINGS, declare_cache
 from .builder import GraphBuilder, fp32
 from .linear import linear
+from .precision import FP32, Precision
 from .rope import apply_rope, declare_rope, rope_tables, split_pairs
 
 
@@ -26,7 +27,7 @@ def write_target(
     weights: TargetWeights,
     max_draft_length: int,
     lowering: LoweringName,
-    precision: PrecisionName = "fp32",
+    precision: Precision = FP32,
 ) -> TransformerSpec:
     """Write the target to `path` (+ `.data`). hidden is post-norm: what an EAGLE draft wants.
 
@@ -51,7 +52,7 @@ def write_draft(
     head: Array,
     max_draft_length: int,
     lowering: LoweringName,
-    precision: PrecisionName = "fp32",
+    precision: Precision = FP32,
 ) -> TransformerSpec:
     """Write the draft to `path` (+ `.data`). hidden is the predicted feature; logits are the target's head on it."""
     shape = weights.shape
@@ -97,9 +98,9 @@ def rms_norm(g: GraphBuilder, x: str, name: str, weight: Array, eps: float, name
 
 def _logits(g: GraphBuilder, x: str, head: Array) -> None:
     if g.float_type is np.float32:
-        linear(g, x, "head.weight", head, named="logits")
+        linear(g, x, "head.weight", head, named="logits", head=True)
     else:
-        g.widen(linear(g, x, "head.weight", head), named="logits")
+        g.widen(linear(g, x, "head.weight", head, head=True), named="logits")
 
 
 class _Stack:

@@ -12,6 +12,7 @@ import pytest
 from coolsd_trt.engines import backends, ort_cuda
 from coolsd_trt.engines.manifest import MANIFEST_NAME
 from coolsd_trt.engines.trt import opener
+from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import BackendError, BundleError, Pipeline, SpeculativeConfig
 from fake_gpu import GPU, FakeCuda, FakeTrt, add_fake_plans
 
@@ -162,6 +163,15 @@ def test_of_several_sizes_the_largest_is_taken(tiny_bundle: Path, tmp_path: Path
     both = add_fake_plans(add_fake_plans(tiny_bundle, tmp_path / "a", max_batch=3), tmp_path / "both", max_batch=1)
     with Pipeline.load(both, "trt-rtx") as pipeline:
         assert pipeline.generate([0, 1, 2], batch_size=3).tokens.shape == (3, 16)
+
+
+def test_bfloat16_is_refused_on_the_cpu(tiny_checkpoints: Path, tmp_path: Path) -> None:
+    parts = (tiny_checkpoints / name for name in ("target", "image_tokenizer", "draft"))
+    request = BuildRequest(*parts, precision="bf16", tensorrt=True, lowering="tensor_scatter")
+    manifest = build_bundle(request, tmp_path / "b").manifest
+    assert manifest.target.cache_dtype == "bfloat16"
+    with pytest.raises(BackendError, match="bfloat16, for which onnxruntime has no kernels on the CPU"):
+        Pipeline.load(tmp_path / "b", "ort-cpu")
 
 
 class CudaSession:

@@ -12,7 +12,7 @@ import typer
 from ...engines.backends import BACKENDS
 from ...engines.manifest import EngineSet, LoweringName, Manifest, PrecisionName
 from ...engines.trt.flavour import FLAVOURS
-from ...engines.trt.plans import PlanRequest, build_plans, check_precision, check_request
+from ...engines.trt.plans import PlanRequest, build_plans, check_request
 from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, BuildResult, build_bundle
 from ...export.neighbors import DEFAULT_COLUMNS
 from ...export.random_weights import SIZES, random_checkpoints
@@ -34,7 +34,14 @@ Lowering = Annotated[
     LoweringName | None,
     typer.Option(help="How graphs write the cache and attend; default: what suits the installed onnxruntime."),
 ]
-Precision = Annotated[PrecisionName, typer.Option(help="Of target and draft; the other parts stay fp32.")]
+Precision = Annotated[
+    PrecisionName,
+    typer.Option(
+        help="Of target and draft; the other parts stay fp32. int8 and int4 are lossy (the build prints what they "
+        "cost); bf16 is for TensorRT alone."
+    ),
+]
+BlockSize = Annotated[int, typer.Option(help="int4 weights that share a scale: 32 is more exact, 128 smaller.")]
 BackendOption = Annotated[
     str, typer.Option(help="ort-cpu or ort-cuda: the graphs alone; trt-rtx or trt: TensorRT plans beside them.")
 ]
@@ -67,6 +74,7 @@ def build(
     class_names: ClassNames = None,
     lowering: Lowering = None,
     precision: Precision = "fp32",
+    block_size: BlockSize = 32,
     backend: BackendOption = "ort-cpu",
     compute_capability: Capabilities = None,
     max_batch: MaxBatch = 8,
@@ -80,7 +88,6 @@ def build(
     """Turn checkpoints into a bundle. Does nothing when the bundle is already there and intact."""
     plans = _plan_request(backend, tuple(compute_capability or ()), max_batch)
     if plans is not None:
-        check_precision(precision)
         lowering = lowering or "tensor_scatter"
     start = time.perf_counter()
     given = {"target": target, "image_decoder": image_decoder, "draft": draft, "text_encoder": text_encoder}
@@ -94,6 +101,8 @@ def build(
         grid=grid,
         image_encoder=image_encoder,
         precision=precision,
+        tensorrt=plans is not None,
+        block_size=block_size,
         neighbors=neighbors,
     )
     with stderr.status("build") as status:
@@ -110,14 +119,21 @@ def _print_result(result: BuildResult, out: Path, seconds: float) -> None:
     for note in result.notes:
         stderr.print(f"note: {note}", soft_wrap=True, markup=False)
     stdout.print(parts_table(result.manifest))
-    target = result.manifest.target
-    cost = target.precision_cost
-    if cost is not None:
-        stdout.print(
-            f"{target.precision} moves the target's next-token distribution by KL {cost.kl:.2g}, "
-            f"total variation {cost.tv:.2g} (mean of {cost.positions} positions)"
-        )
+    if line := cost_line(result.manifest):
+        stdout.print(line, soft_wrap=True)
     stdout.print(f"built {out} in {seconds:.1f} s")
+
+
+def cost_line(manifest: Manifest) -> str:
+    """What the target's precision costs; empty where the build did not measure it."""
+    target = manifest.target
+    cost = target.precision_cost
+    if cost is None:
+        return ""
+    return (
+        f"{target.precision} moves the target's next-token distribution by KL {cost.kl:.2g}, total variation "
+        f"{cost.tv:.2g} (mean of {cost.positions} positions, on the CPU)"
+    )
 
 
 def _plan_request(backend: str, capabilities: tuple[str, ...], max_batch: int) -> PlanRequest | None:

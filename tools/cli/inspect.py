@@ -12,7 +12,7 @@ from ...engines.bundle import Bundle
 from ...engines.manifest import Manifest
 from ...runtime.condition import ClassCondition
 from ...runtime.images import read_parameters
-from .build import parts_table, plans_table
+from .build import cost_line, parts_table, plans_table
 from .console import plain_table, stdout
 
 
@@ -62,6 +62,8 @@ def _print_summary(path: Path, m: Manifest) -> None:
         f"{takes}, drafts up to {m.max_draft_length} tokens"
     )
     stdout.print(parts_table(m))
+    if line := cost_line(m):
+        stdout.print(line, soft_wrap=True)
     if m.engine_sets:
         stdout.print(plans_table(m.engine_sets))
     stdout.print(f"sampling defaults     {_settings(m.sampling.model_dump())}")

@@ -118,9 +118,9 @@ def test_capabilities_are_numbers(text: str) -> None:
         parse_capability(text)
 
 
-def test_int8_graphs_get_no_plans(trt: FakeEnterprise, tiny_checkpoints: Path, tmp_path: Path) -> None:
+def test_int8_graphs_for_the_cpu_get_no_plans(trt: FakeEnterprise, tiny_checkpoints: Path, tmp_path: Path) -> None:
     build_bundle(replace(request(tiny_checkpoints), precision="int8"), tmp_path / "b")
-    with pytest.raises(InputError, match=r"--precision int8: .*MatMulInteger.*Use --precision fp16"):
+    with pytest.raises(InputError, match=r"its int8 graphs are made for the CPU.*--precision int8 --backend trt-rtx"):
         build_plans(tmp_path / "b", PlanRequest("trt"))
 
 

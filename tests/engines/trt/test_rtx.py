@@ -23,7 +23,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[PlanResu
     folder = tmp_path_factory.mktemp("rtx")
     tiny.make_checkpoints(folder, dim=128, ffn=256, vocab=64)
     parts = (folder / name for name in ("target", "image_tokenizer", "draft"))
-    request = BuildRequest(*parts, max_draft_length=8, lowering="tensor_scatter", precision="fp16")
+    options = {"max_draft_length": 8, "lowering": "tensor_scatter", "precision": "fp16", "tensorrt": True}
+    request = BuildRequest(*parts, **options)
     build_bundle(request, folder / "bundle")
     return folder / "bundle", build_plans(folder / "bundle", PlanRequest("trt-rtx", CAPABILITIES, max_batch=2))
 

@@ -24,15 +24,15 @@ pytestmark = pytest.mark.slow
 DEMO = Path(__file__).parents[3] / "tools" / "demo"
 CAPABILITIES = ("8.9", "12.0")
 # Bytes of compiled code a plan may carry beside its weights.
-KERNELS = 16e6
-PRECISIONS: tuple[PrecisionName, ...] = ("fp16", "fp32")
+KERNELS = 24e6
+PRECISIONS: tuple[PrecisionName, ...] = ("fp16", "fp32", "bf16", "int8", "int4")
 
 
 @pytest.fixture(scope="module", params=PRECISIONS)
 def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     out = tmp_path_factory.mktemp("demo") / request.param
     parts = (DEMO / name for name in ("target", "image_tokenizer", "draft"))
-    build_bundle(BuildRequest(*parts, lowering="tensor_scatter", precision=request.param), out)
+    build_bundle(BuildRequest(*parts, lowering="tensor_scatter", precision=request.param, tensorrt=True), out)
     return Bundle.open(out)
 
 
@@ -44,8 +44,8 @@ def test_the_demo_pair_for_two_gpu_generations(
 
 
 def test_a_released_size(tmp_path: Path, record_property: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    request = BuildRequest(**random_checkpoints("c2i-B", 0), lowering="tensor_scatter", precision="fp16", neighbors=0)
-    build_bundle(request, tmp_path / "b")
+    options = {"lowering": "tensor_scatter", "precision": "fp16", "tensorrt": True, "neighbors": 0}
+    build_bundle(BuildRequest(**random_checkpoints("c2i-B", 0), **options), tmp_path / "b")
     build_plans(tmp_path / "b", PlanRequest("trt-rtx", CAPABILITIES[:1]))
     bundle = Bundle.open(tmp_path / "b")
     check_plans(bundle, CAPABILITIES[:1], record_property, capsys)
