@@ -18,9 +18,13 @@ from .manifest import TransformerSpec
 CPU_PROVIDER = "CPUExecutionProvider"
 
 
-def open_session(path: Path, threads: int | None, provider: str = CPU_PROVIDER) -> Any:
-    """An inference session. Raises: BackendError with onnxruntime's own words, or when it left the provider for
-    another, which it does without an error."""
+def open_session(path: Path, threads: int | None, provider: str = CPU_PROVIDER, low_memory: bool = False) -> Any:
+    """An inference session. low_memory: run the graph as it is, slower, and copy no weights: on a CPU those in fp16
+    are widened one after the other as they are needed, instead of all of them when the session opens.
+
+    Raises: BackendError with onnxruntime's own words, or when it left the provider for another, which it does without
+    an error.
+    """
     try:
         import onnxruntime
     except ImportError:
@@ -33,6 +37,9 @@ def open_session(path: Path, threads: int | None, provider: str = CPU_PROVIDER) 
         options.intra_op_num_threads = threads
     # Spinning workers make a loaded machine 2x slower and an idle one barely faster.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if low_memory:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
     except Exception as error:  # onnxruntime raises bare pybind exceptions
@@ -64,9 +71,9 @@ class OrtTransformer:
     provider = CPU_PROVIDER
     cache_device = "cpu"
 
-    def __init__(self, path: Path, spec: TransformerSpec, threads: int | None = None) -> None:
+    def __init__(self, path: Path, spec: TransformerSpec, threads: int | None = None, low_memory: bool = False) -> None:
         _check_graph(path, spec, self.provider)
-        self._session = open_session(path, threads, self.provider)
+        self._session = open_session(path, threads, self.provider, low_memory)
         self._spec = spec
         self._takes_features = any(tensor.name == "features" for tensor in spec.inputs)
         self._caches: dict[str, Any] = {}

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -228,24 +227,28 @@ def _write_parts(
 
 
 def _with_cost(folder: Path, spec: TransformerSpec, models: _Models) -> TransformerSpec:
-    """The spec with what its precision costs, measured against an fp32 build that is thrown away again."""
+    """The spec with what its precision costs."""
     embeddings = None
     if isinstance(models.condition, CaptionCondition):
         nothing = np.zeros((1, models.condition.slots, models.condition.feature_size), dtype=np.float32)
         embeddings = OrtCaptionProjection(folder / "caption_projection.onnx").project(nothing)[1]
-    with TemporaryDirectory(dir=folder) as scratch:
-        path = Path(scratch) / "target.onnx"
-        exact = (path, write_target(path, models.target, 0, spec.lowering))
-        cost = precision_cost(exact, (folder / "target.onnx", spec), models.condition, embeddings)
+    cost = precision_cost(folder / "target.onnx", spec, models.target, models.condition, embeddings)
     return spec.model_copy(update={"precision_cost": cost})
 
 
 def _check_disk(out: Path, sources: Mapping[str, Checkpoint], models: _Models, precision: Precision) -> None:
     shape = models.target.shape
-    elements = sum(math.prod(tensor) for checkpoint in sources.values() for tensor in checkpoint.shapes.values())
-    elements += shape.vocab * shape.hidden if models.draft else 0  # the draft has the target's head, too
-    # A reduced precision is built beside the fp32 build that it is compared with.
-    needed = elements * (4 + precision.bits / 8 if precision.name in COSTED else 4)
+    table = shape.vocab * shape.hidden
+    needed = 0.0
+    for role, checkpoint in sources.items():
+        extras = KNOWN_EXTRAS.get(role, ())
+        elements = sum(math.prod(size) for name, size in checkpoint.shapes.items() if not name.startswith(extras))
+        if role in ("target", "draft"):
+            # Embeddings are not quantised; the draft has the target's head, too.
+            elements += table if role == "draft" else 0
+            needed += (elements - table) * precision.bits / 8 + table * np.dtype(precision.float_type).itemsize
+        else:
+            needed += elements * 4
     folder = next(path for path in out.absolute().parents if path.exists())
     free = shutil.disk_usage(folder).free
     if needed > free:

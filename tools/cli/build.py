@@ -14,6 +14,8 @@ from ...engines.manifest import EngineSet, LoweringName, Manifest, PrecisionName
 from ...engines.trt.flavour import FLAVOURS
 from ...engines.trt.plans import PlanRequest, build_plans, check_request
 from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, BuildResult, build_bundle
+from ...export.hub import FORM as HUB_FORM
+from ...export.hub import ROLES, download, parse_reference
 from ...export.neighbors import DEFAULT_COLUMNS
 from ...export.random_weights import SIZES, random_checkpoints
 from ...runtime.errors import InputError
@@ -58,6 +60,15 @@ ImageEncoder = Annotated[
 Neighbors = Annotated[
     int, typer.Option(min=0, help="Nearest codes kept of each code, for the LANTERN rules; 0 = none.")
 ]
+FromHub = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar=HUB_FORM,
+        help=f"Download a checkpoint from the Hugging Face hub; may be repeated. ROLE: {', '.join(ROLES)}; default: "
+        "target. PATH: a file or folder of the repository; default: its safetensors. Without this option nothing is "
+        "ever downloaded.",
+    ),
+]
 RandomWeights = Annotated[
     str | None,
     typer.Option(help=f"Instead of checkpoints, random weights of a released size: {', '.join(SIZES)}."),
@@ -82,6 +93,7 @@ def build(
     grid: Grid = None,
     image_encoder: ImageEncoder = False,
     neighbors: Neighbors = DEFAULT_COLUMNS,
+    from_hub: FromHub = None,
     random_weights: RandomWeights = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random weights.")] = 0,
 ) -> None:
@@ -91,7 +103,7 @@ def build(
         lowering = lowering or "tensor_scatter"
     start = time.perf_counter()
     given = {"target": target, "image_decoder": image_decoder, "draft": draft, "text_encoder": text_encoder}
-    sources = _sources(given, random_weights, seed)
+    sources = _sources(given, from_hub or [], random_weights, seed)
     request = BuildRequest(
         **sources,
         max_draft_length=max_draft,
@@ -174,17 +186,28 @@ def plans_table(sets: Sequence[EngineSet]) -> object:
     return table
 
 
-def _sources(given: dict[str, Path | None], random_weights: str | None, seed: int) -> dict[str, Any]:
+def _sources(
+    given: dict[str, Path | None], from_hub: list[str], random_weights: str | None, seed: int
+) -> dict[str, Any]:
     """What the bundle is made from, by field of `BuildRequest`."""
+    options = {name: f"--{name.replace('_', '-')}" for name in given}
+    references = [parse_reference(text) for text in from_hub]
+    used = [options[name] for name, path in given.items() if path is not None]
     if random_weights is not None:
-        for name, path in given.items():
-            if path is not None:
-                raise InputError(f"--{name.replace('_', '-')} and --random-weights exclude each other. Give one.")
+        for option in [*used, *["--from-hub"] * bool(references)]:
+            raise InputError(f"{option} and --random-weights exclude each other. Give one.")
         return dict(random_checkpoints(random_weights, seed))
+    used += [f"--{reference.role}" for reference in references]
+    for option in used:
+        if used.count(option) > 1:
+            raise InputError(f"{option} is given twice, here or as --from-hub {option[2:]}=.... Give one.")
     for name in ("target", "image_decoder"):
-        if given[name] is None:
-            raise InputError(f"--{name.replace('_', '-')} is missing. Give the checkpoint, or --random-weights SIZE.")
-    return dict(given)
+        if options[name] not in used:
+            raise InputError(
+                f"{options[name]} is missing. Give the checkpoint, --from-hub {options[name][2:]}=REPO, or "
+                "--random-weights SIZE."
+            )
+    return {**given, **{reference.role.replace("-", "_"): download(reference) for reference in references}}
 
 
 def parts_table(manifest: Manifest) -> object:
