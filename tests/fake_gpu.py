@@ -14,13 +14,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from coolsd_trt.engines.bundle import Bundle, record_file
 from coolsd_trt.engines.cuda import Gpu, out_of_memory
 from coolsd_trt.engines.manifest import MANIFEST_NAME, EngineSet, FlavourName, PlanRecord
 from coolsd_trt.engines.trt.plans import planned_parts
 from coolsd_trt.engines.trt.profiles import profiles_of
 from coolsd_trt.runtime import BackendError
+from onnxruntime import InferenceSession, SessionOptions
 
 GPU = Gpu("Fake", "8.9", 8 * 10**9)
 VERSION = "1.7.1"
@@ -148,9 +148,9 @@ class FakeTrt:
 class FakeEngine:
     def __init__(self, trt: FakeTrt, cuda: FakeCuda, path: Path) -> None:
         self._trt, self._cuda = trt, cuda
-        options = onnxruntime.SessionOptions()
+        options = SessionOptions()
         options.intra_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.session = InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._names = [value.name for value in (*self.session.get_inputs(), *self.session.get_outputs())]
         self.num_io_tensors = len(self._names)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ...engines.backends import BACKENDS
+from ...engines.backends import BACKENDS_HELP
 from ...engines.bundle import read_manifest
 from ...engines.loader import LoadedEngines, load_engines
 from ...engines.parity import TOLERANCES, Parity, compare_engines
@@ -30,7 +30,7 @@ def check(
         Path | None,
         typer.Option(help="Another bundle of the same checkpoints (lowering, precision); default: this one."),
     ] = None,
-    backend: Annotated[str, typer.Option(help=f"What to check: auto or one of: {', '.join(BACKENDS)}.")] = "auto",
+    backend: Annotated[str, typer.Option(help=f"What to check: auto or one of: {BACKENDS_HELP}")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,
 ) -> None:
     """Compare every engine with onnxruntime on the CPU; exit code 1 when one differs more than its precision allows.
