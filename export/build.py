@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -18,7 +16,7 @@ from ..engines.manifest import MANIFEST_NAME, LoweringName, Manifest, PrecisionN
 from ..engines.ort import OrtCaptionProjection
 from ..runtime.condition import CaptionCondition, ClassCondition, Condition
 from ..runtime.config import SamplingConfig, SpeculativeConfig
-from ..runtime.errors import BundleError, InputError
+from ..runtime.errors import InputError
 from .cache_key import build_key, up_to_date
 from .checkpoint import Checkpoint, listed
 from .eagle import EagleDraft
@@ -32,8 +30,9 @@ from .llamagen import SAMPLING, LlamaGenTarget
 from .locate import open_checkpoint, read_json
 from .neighbors import DEFAULT_COLUMNS, write_neighbors
 from .precision_cost import precision_cost
-from .t5 import EMBEDDINGS, TOKENIZER, T5Encoder
-from .vq import NOT_DECODING, VqTokenizer
+from .size import KNOWN_EXTRAS, check_disk, weights_to_read
+from .t5 import TOKENIZER, T5Encoder
+from .vq import VqTokenizer
 
 CLASS_NAMES = "class_names.json"
 DEFAULT_MAX_DRAFT = 16
@@ -41,13 +40,8 @@ DEFAULT_MAX_DRAFT = 16
 # Precisions whose cost the build measures, on the CPU: all but bf16, for which it has no kernels.
 COSTED: tuple[PrecisionName, ...] = ("fp16", "int8", "int4")
 
-# Tensors that belong into the file and not into the bundle.
-KNOWN_EXTRAS = {
-    "image_decoder": NOT_DECODING,
-    "text_encoder": ("decoder.", "lm_head.", *EMBEDDINGS),
-}
-
 Report = Callable[[str], None]
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -101,10 +95,16 @@ class _Models:
     condition: Condition
 
 
-def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage: None) -> BuildResult:
+def build_bundle(
+    request: BuildRequest,
+    out: Path,
+    report: Report = lambda stage: None,
+    progress: Progress = lambda done, total: None,
+) -> BuildResult:
     """Build the bundle at `out`, all or nothing; do nothing when it is already there and intact.
 
-    Args: report: called with the stage that begins ("read", "target", "draft", "image decoder", ...).
+    Args: report: called with the stage that begins ("read", "target", "draft", "image decoder", ...). progress: called
+    with the number of weights that have been read and of all there are, whenever a tensor is about to be written.
     Raises: InputError for a bad checkpoint or option; BundleError when `out` can't be written.
     """
     if request.max_draft_length < 0:
@@ -125,7 +125,9 @@ def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage
     if existing is not None:
         return BuildResult(existing, cached=True)
 
-    _check_disk(out, sources, models, precision)
+    weights = weights_to_read(sources, request.image_encoder)
+    check_disk(out, weights, models.target.shape, precision)
+    _watch(sources, sum(weights.values()), progress)
     with write_bundle(out) as folder:
         parts = _write_parts(folder, request, models, precision, report)
         config = sources["target"].config
@@ -160,6 +162,19 @@ def _open_sources(request: BuildRequest) -> dict[str, Checkpoint]:
         for role, source in given.items()
         if source is not None
     }
+
+
+def _watch(sources: Mapping[str, Checkpoint], total: int, progress: Progress) -> None:
+    """Report every tensor that is read from now on."""
+    done = 0
+
+    def count(weights: int) -> None:
+        nonlocal done
+        done += weights
+        progress(done, total)
+
+    for checkpoint in sources.values():
+        checkpoint.watch(count)
 
 
 def _read_models(request: BuildRequest, sources: Mapping[str, Checkpoint]) -> _Models:
@@ -234,28 +249,6 @@ def _with_cost(folder: Path, spec: TransformerSpec, models: _Models) -> Transfor
         embeddings = OrtCaptionProjection(folder / "caption_projection.onnx").project(nothing)[1]
     cost = precision_cost(folder / "target.onnx", spec, models.target, models.condition, embeddings)
     return spec.model_copy(update={"precision_cost": cost})
-
-
-def _check_disk(out: Path, sources: Mapping[str, Checkpoint], models: _Models, precision: Precision) -> None:
-    shape = models.target.shape
-    table = shape.vocab * shape.hidden
-    needed = 0.0
-    for role, checkpoint in sources.items():
-        extras = KNOWN_EXTRAS.get(role, ())
-        elements = sum(math.prod(size) for name, size in checkpoint.shapes.items() if not name.startswith(extras))
-        if role in ("target", "draft"):
-            # Embeddings are not quantised; the draft has the target's head, too.
-            elements += table if role == "draft" else 0
-            needed += (elements - table) * precision.bits / 8 + table * np.dtype(precision.float_type).itemsize
-        else:
-            needed += elements * 4
-    folder = next(path for path in out.absolute().parents if path.exists())
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise BundleError(
-            f"{out}: the build needs about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free there. "
-            "Free some space or choose another --out."
-        )
 
 
 def _notes(sources: Mapping[str, Checkpoint], models: _Models) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from ...export.hub import ROLES, download, parse_reference
 from ...export.neighbors import DEFAULT_COLUMNS
 from ...export.random_weights import SIZES, random_checkpoints
 from ...runtime.errors import InputError
+from .build_progress import BuildProgress
 from .console import human_size, plain_table, stderr, stdout
 
 Out = Annotated[Path, typer.Option(help="The bundle to write (a folder).")]
@@ -118,8 +119,8 @@ def build(
         block_size=block_size,
         neighbors=neighbors,
     )
-    with stderr.status("build") as status:
-        result = build_bundle(request, out, report=lambda stage: status.update(f"build: {stage}"))
+    with BuildProgress() as bar:
+        result = build_bundle(request, out, bar.stage, bar.weights)
     _print_result(result, out, time.perf_counter() - start)
     if plans is not None:
         _build_plans(out, plans)
