@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -54,6 +55,11 @@ class GraphSpec(_Part):
     parameters: int = Field(ge=1)
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+
+    @property
+    def digest(self) -> str:
+        """Of the graph and its weights."""
+        return hashlib.sha256("".join(file.sha256 for file in self.files).encode()).hexdigest()
 
 
 class PrecisionCost(_Part):
@@ -111,10 +117,12 @@ class Profile(_Part):
 
 
 class PlanRecord(_Part):
-    """A TensorRT engine made from one graph. workspace: bytes of device memory for activations. profiles: in the
-    plan's order. layers: of the network it was built from, before TensorRT fused them, counted by TensorRT's names."""
+    """A TensorRT engine. graph: digest of what it was made from. workspace: bytes of device memory for activations.
+    profiles: in the plan's order. layers: of the network it was built from, before TensorRT fused them, counted by
+    TensorRT's names."""
 
     file: FileRecord
+    graph: str
     workspace: int = Field(ge=0)
     seconds: float = Field(ge=0, description="build time")
     profiles: tuple[Profile, ...]

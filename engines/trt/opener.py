@@ -11,6 +11,7 @@ from ..ort import OrtImageEncoder
 from ..ort_opener import OrtOpener
 from ..text import OrtTextEncoder
 from .plan import Plan
+from .plans import check_plans
 from .stateless import TrtCaptionProjection, TrtImageDecoder
 from .transformer import TrtTransformer
 
@@ -24,8 +25,7 @@ class TrtOpener:
 
     def __init__(self, bundle: Bundle, trt: Any, engines: EngineSet, threads: int | None, verify: bool) -> None:
         self._bundle, self._trt, self._engines = bundle, trt, engines
-        for plan in engines.plans.values():
-            bundle.check(plan.file, verify=verify)
+        check_plans(bundle, engines, verify=verify)
         self._cpu = OrtOpener(bundle, threads)
         self._cuda = Cuda()
 

@@ -66,6 +66,18 @@ def test_what_was_opened_is_freed_when_a_later_part_has_no_room(
     assert (cuda.device, cuda.closed) == ({}, 1)
 
 
+def test_a_plan_larger_than_the_free_memory_is_said_to_be(
+    tiny_bundle: Path, tmp_path: Path, trt: FakeTrt, cuda: FakeCuda
+) -> None:
+    bundle = add_fake_plans(tiny_bundle, tmp_path / "b")
+    trt.full = True
+    with pytest.raises(BackendError, match=r"target\.plan: TensorRT 1\.7\.1 can't load it"):
+        Pipeline.load(bundle, "trt-rtx")
+    cuda._capacity = 10
+    with pytest.raises(BackendError, match=r"out of GPU memory: the plan target\.plan needs .*Lower --batch-size"):
+        Pipeline.load(bundle, "trt-rtx")
+
+
 def test_auto_prefers_tensorrt_then_cuda_then_the_cpu_and_says_why(
     tiny_bundle: Path, tmp_path: Path, trt: FakeTrt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,7 +159,7 @@ def test_damaged_and_swapped_plans_are_refused_before_they_are_loaded(
     assert trt.deserialised == 0
 
 
-def test_plans_swapped_in_the_manifest_are_told_by_their_tensors(
+def test_plans_swapped_in_the_manifest_are_told_by_their_graphs(
     tiny_bundle: Path, tmp_path: Path, trt: FakeTrt, cuda: FakeCuda
 ) -> None:
     bundle = add_fake_plans(tiny_bundle, tmp_path / "b")
@@ -155,9 +167,13 @@ def test_plans_swapped_in_the_manifest_are_told_by_their_tensors(
     plans = content["engine_sets"][0]["plans"]
     plans["target"], plans["draft"] = plans["draft"], plans["target"]
     (bundle / MANIFEST_NAME).write_text(json.dumps(content))
-    with pytest.raises(BundleError, match=r"draft\.plan: it is a plan of another graph: it differs in features"):
+    with pytest.raises(BundleError, match=r"draft\.plan, which was made from another graph for the target"):
         Pipeline.load(bundle, "trt-rtx")
-    assert cuda.device == {}
+    plans["target"] = plans.pop("draft")
+    (bundle / MANIFEST_NAME).write_text(json.dumps(content))
+    with pytest.raises(BundleError, match=r"the manifest has no plan for the draft"):
+        Pipeline.load(bundle, "trt-rtx")
+    assert (trt.deserialised, cuda.device) == (0, {})
 
 
 def test_of_several_sizes_the_largest_is_taken(tiny_bundle: Path, tmp_path: Path, trt: FakeTrt) -> None:

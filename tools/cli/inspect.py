@@ -10,6 +10,7 @@ import typer
 
 from ...engines.bundle import Bundle
 from ...engines.manifest import Manifest
+from ...engines.trt.plans import check_plans
 from ...runtime.condition import ClassCondition
 from ...runtime.images import read_parameters
 from .build import cost_line, parts_table, plans_table
@@ -32,8 +33,7 @@ def inspect(
     bundle = Bundle.open(path)
     manifest = bundle.manifest
     for engines in manifest.engine_sets:
-        for plan in engines.plans.values():
-            bundle.check(plan.file)
+        check_plans(bundle, engines)
     if as_json:
         typer.echo(manifest.model_dump_json(indent=1))
         return
