@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -55,6 +56,11 @@ class GraphSpec(_Part):
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
 
+    @property
+    def digest(self) -> str:
+        """Of the graph and its weights."""
+        return hashlib.sha256("".join(file.sha256 for file in self.files).encode()).hexdigest()
+
 
 class PrecisionCost(_Part):
     """How far a reduced precision moves the next-token distribution, on average over positions: KL divergence in nats,
@@ -100,12 +106,27 @@ class ImageDecoderSpec(GraphSpec):
     image_size: tuple[int, int]
 
 
+class Profile(_Part):
+    """One kind of step that a plan is optimised for. batch, tokens: least, typical and greatest size of these
+    dimensions."""
+
+    name: str
+    batch: tuple[int, int, int]
+    tokens: tuple[int, int, int] = (1, 1, 1)
+    cache_length: int = 0
+
+
 class PlanRecord(_Part):
-    """A TensorRT engine made from one graph. workspace: bytes of device memory for activations."""
+    """A TensorRT engine. graph: digest of what it was made from. workspace: bytes of device memory for activations.
+    profiles: in the plan's order. layers: of the network it was built from, before TensorRT fused them, counted by
+    TensorRT's names."""
 
     file: FileRecord
+    graph: str
     workspace: int = Field(ge=0)
     seconds: float = Field(ge=0, description="build time")
+    profiles: tuple[Profile, ...]
+    layers: dict[str, int]
 
 
 class EngineSet(_Part):

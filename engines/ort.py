@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,21 @@ from .manifest import TransformerSpec
 CPU_PROVIDER = "CPUExecutionProvider"
 
 
-def open_session(path: Path, threads: int | None, provider: str = CPU_PROVIDER, low_memory: bool = False) -> Any:
+@dataclass(frozen=True)
+class Placement:
+    """Where a session runs. options: the provider's. helpers: providers for the nodes it leaves. sizes: numbers for
+    symbolic dimensions."""
+
+    provider: str = CPU_PROVIDER
+    options: Mapping[str, str] = field(default_factory=dict)
+    helpers: tuple[str, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+ON_CPU = Placement()
+
+
+def open_session(path: Path, threads: int | None, placement: Placement = ON_CPU, low_memory: bool = False) -> Any:
     """An inference session. low_memory: run the graph as it is, slower, and copy no weights: on a CPU those in fp16
     are widened one after the other as they are needed, instead of all of them when the session opens.
 
@@ -40,15 +55,19 @@ def open_session(path: Path, threads: int | None, provider: str = CPU_PROVIDER, 
     if low_memory:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    for name, size in placement.sizes.items():
+        options.add_free_dimension_override_by_name(name, size)
+    provider = placement.provider
+    providers = [(provider, dict(placement.options)), *((helper, {}) for helper in placement.helpers)]
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
+        session = onnxruntime.InferenceSession(str(path), options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime raises bare pybind exceptions
         raise BackendError(f"{path}: onnxruntime {onnxruntime.__version__} can't load it: {error}") from None
     if session.get_providers()[0] != provider:
         raise BackendError(
             f"{path}: {provider} was asked, onnxruntime {onnxruntime.__version__} fell back to "
-            f"{session.get_providers()[0]}. Check that CUDA and cuDNN of the versions it wants are installed, or use "
-            "--backend ort-cpu."
+            f"{session.get_providers()[0]}. Check that CUDA, cuDNN and (for TensorRT) TensorRT 10 of the versions it "
+            "wants are installed, or use --backend ort-cpu."
         )
     return session
 
@@ -68,12 +87,18 @@ class OrtTransformer:
     Buffers and bindings are made once per (rows, S) and reused; a step allocates nothing.
     """
 
-    provider = CPU_PROVIDER
     cache_device = "cpu"
 
-    def __init__(self, path: Path, spec: TransformerSpec, threads: int | None = None, low_memory: bool = False) -> None:
-        _check_graph(path, spec, self.provider)
-        self._session = open_session(path, threads, self.provider, low_memory)
+    def __init__(
+        self,
+        path: Path,
+        spec: TransformerSpec,
+        threads: int | None = None,
+        low_memory: bool = False,
+        placement: Placement = ON_CPU,
+    ) -> None:
+        _check_graph(path, spec)
+        self._session = open_session(path, threads, placement, low_memory)
         self._spec = spec
         self._takes_features = any(tensor.name == "features" for tensor in spec.inputs)
         self._caches: dict[str, Any] = {}
@@ -168,7 +193,7 @@ class OrtTransformer:
         return self._bound.setdefault((rows, length), _Bound(inputs, outputs, binding))
 
 
-def _check_graph(path: Path, spec: TransformerSpec, provider: str) -> None:
+def _check_graph(path: Path, spec: TransformerSpec) -> None:
     """What onnxruntime would only say in its own words."""
     if spec.lowering == "tensor_scatter" and not onnxruntime_has_tensor_scatter():
         import onnxruntime
@@ -177,18 +202,18 @@ def _check_graph(path: Path, spec: TransformerSpec, provider: str) -> None:
             f"{path}: its lowering is tensor_scatter, which needs onnxruntime 1.24; {onnxruntime.__version__} is "
             "installed. Upgrade it, or build the bundle again with --lowering portable."
         )
-    if spec.precision == "bf16" and provider == CPU_PROVIDER:
+    if spec.precision == "bf16":
         raise BackendError(
-            f"{path}: its weights are bfloat16, for which onnxruntime has no kernels on the CPU. Use backend trt-rtx "
-            "or trt, or build the bundle again with --precision fp16."
+            f"{path}: its weights are bfloat16, for which onnxruntime has no kernels on the CPU and NumPy no type. Use "
+            "backend trt-rtx or trt, or build the bundle again with --precision fp16."
         )
 
 
 class _OrtGraph:
     """A graph without state."""
 
-    def __init__(self, path: Path, threads: int | None = None, provider: str = CPU_PROVIDER) -> None:
-        self._session = open_session(path, threads, provider)
+    def __init__(self, path: Path, threads: int | None = None, placement: Placement = ON_CPU) -> None:
+        self._session = open_session(path, threads, placement)
 
     def _run(self, **inputs: NDArray[Any]) -> list[Any]:
         try:

@@ -46,7 +46,8 @@ Precision = Annotated[
 ]
 BlockSize = Annotated[int, typer.Option(help="int4 weights that share a scale: 32 is more exact, 128 smaller.")]
 BackendOption = Annotated[
-    str, typer.Option(help="ort-cpu or ort-cuda: the graphs alone; trt-rtx or trt: TensorRT plans beside them.")
+    str,
+    typer.Option(help="ort-cpu, ort-cuda or ort-trt: the graphs alone; trt-rtx or trt: TensorRT plans beside them."),
 ]
 Capabilities = Annotated[
     list[str] | None,
