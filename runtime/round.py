@@ -16,6 +16,7 @@ from .proposal import Proposal
 from .protocols import CachedTransformer
 from .sampling import sample_token
 from .sequence import Batch
+from .spans import spanned
 from .stats import PhaseClock
 from .stepping import guided, prefill_step, tree_step
 from .verification import Verdict, judge
@@ -77,6 +78,7 @@ class SpeculativeDecoder:
     def _law(self, logits: NDArray[np.float32], node: int) -> NDArray[np.float64]:
         return warp(logits[node], self.sampling)
 
+    @spanned("commit")
     def _commit(
         self, batch: Batch, proposals: list[Proposal], verdicts: list[Verdict], hidden: NDArray[np.float32]
     ) -> None:

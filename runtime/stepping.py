@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from .condition import Prompt
 from .config import SamplingConfig
 from .protocols import CachedTransformer, StepOutput
+from .spans import spanned
 from .warping import combine_cfg
 
 
@@ -75,6 +76,7 @@ def prefill_step(engine: CachedTransformer, prompts: Sequence[Prompt], branches:
     )
 
 
+@spanned("cfg")
 def guided(
     logits: NDArray[np.float32], sampling: SamplingConfig, token_index: NDArray[np.int64] | int
 ) -> NDArray[np.float32]:

@@ -13,6 +13,7 @@ from .acceptance import Acceptance, Relaxation
 from .errors import InputError
 from .proposal import Proposal
 from .sampling import UniformSource, sample_token, without
+from .spans import spanned
 from .tree import Tree
 from .warping import one_hot
 
@@ -72,6 +73,7 @@ def verify_chain(
     return verdict.n_accepted, verdict.next_token
 
 
+@spanned("verify")
 def judge(
     proposal: Proposal, p: Callable[[int], Distribution], rules: Sequence[Acceptance], rng: UniformSource
 ) -> Verdict:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from .config import SamplingConfig
 from .errors import BackendError
+from .spans import spanned
 
 FloatArray = NDArray[np.floating[Any]]
 
@@ -22,6 +23,7 @@ def combine_cfg(cond: FloatArray, uncond: FloatArray, scale: float) -> FloatArra
     return combined
 
 
+@spanned("warp")
 def warp(logits: FloatArray, sampling: SamplingConfig) -> NDArray[np.float64]:
     """The distribution a sampler draws from, `p` or `q` of the algorithm.
 

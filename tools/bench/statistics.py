@@ -29,3 +29,17 @@ def ratio_of_sums(numerators: ArrayLike, denominators: ArrayLike, seed: int = 0)
     resampled = pairs[:, picks].sum(axis=2)
     low, high = np.percentile(resampled[0] / resampled[1], [2.5, 97.5])
     return Estimate(float(pairs[0].sum() / pairs[1].sum()), float(low), float(high))
+
+
+def ratio_of_medians(numerators: ArrayLike, denominators: ArrayLike, seed: int = 0) -> Estimate:
+    """`median(numerators) / median(denominators)` of two independent samples, each resampled with replacement."""
+    rng = np.random.default_rng(seed)
+    samples = [np.asarray(values, dtype=np.float64) for values in (numerators, denominators)]
+    medians = [_resampled_medians(sample, rng) for sample in samples]
+    low, high = np.percentile(medians[0] / medians[1], [2.5, 97.5])
+    return Estimate(float(np.median(samples[0]) / np.median(samples[1])), float(low), float(high))
+
+
+def _resampled_medians(sample: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    # Row by row: RESAMPLES x thousands of rounds at once would be hundreds of megabytes.
+    return np.array([np.median(sample[rng.integers(0, len(sample), len(sample))]) for _ in range(RESAMPLES)])

@@ -1,0 +1,34 @@
+"""What a pipeline should hold, and what the process holds."""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+
+import numpy as np
+
+from ...engines.manifest import Manifest, TransformerSpec
+
+
+def weight_bytes(manifest: Manifest) -> dict[str, int]:
+    """By part, the size of its graph's files."""
+    return {name: sum(record.size for record in part.files) for name, part in manifest.parts().items()}
+
+
+def bytes_read(spec: TransformerSpec, embedding_rows: int) -> int:
+    """Bytes of weights one pass has to see: all but the embedding table, of which it takes a few rows."""
+    table = embedding_rows * spec.hidden_size * np.dtype(spec.cache_dtype).itemsize
+    return sum(record.size for record in spec.files) - table
+
+
+def cache_bytes(spec: TransformerSpec, rows: int, length: int) -> int:
+    """Keys and values of `rows` sequences of `length` positions."""
+    shape = (2 * spec.layers, rows, spec.kv_heads, length, spec.head_dim)
+    return math.prod(shape) * np.dtype(spec.cache_dtype).itemsize
+
+
+def peak_rss() -> int:
+    """Most bytes this process has had resident so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
