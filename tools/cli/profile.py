@@ -18,7 +18,7 @@ from ..profiling.comparison import compare_reports
 from ..profiling.html import html_page
 from ..profiling.measure import Subject
 from ..profiling.measure import profile as measure
-from ..profiling.memory import peak_rss
+from ..profiling.memory import resident
 from ..profiling.report import read_report
 from ..profiling.trace_file import trace_events
 from . import options
@@ -78,7 +78,7 @@ def profile(
         return
     if bundle is None:
         raise InputError("BUNDLE is missing. Give the bundle to profile, or --compare with two profiles.")
-    base_memory = peak_rss()
+    base_memory = resident()[0]
     with ExitStack() as stack:
         engines = stack.enter_context(closing(load_engines(bundle, backend, threads=threads)))
         for option, path in (("--json", report), ("--trace", trace), ("--html", html)):

@@ -26,7 +26,7 @@ from ..bench.machine import last_level_cache, machine
 from ..calibration.costs import PassCosts, measure_costs
 from .bandwidth import stream_bandwidth
 from .gemm_floor import GemmFloor
-from .memory import bytes_read, cache_bytes, peak_rss, weight_bytes
+from .memory import bytes_read, cache_bytes, resident, weight_bytes
 from .report import Acceptance, Bandwidth, Costs, Memory, Part, Report, Setup, Speed
 from .rounds import Round, part_matrix, rounds
 from .verdict import verdict
@@ -89,7 +89,7 @@ def profile(subject: Subject, stage: Callable[[str], None] = lambda name: None) 
     stage("run")
     with recording() as recorder:
         result = subject.generate(subject.speculative)
-    peak = peak_rss()
+    peak = resident()[1]
     found = rounds(recorder.spans)
     stage("plain autoregression")
     plain = _first_rounds(subject, SpeculativeConfig(rule="ar"), PLAIN_ROUNDS) if subject.drafts else found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import resource
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -28,7 +29,13 @@ def cache_bytes(spec: TransformerSpec, rows: int, length: int) -> int:
     return math.prod(shape) * np.dtype(spec.cache_dtype).itemsize
 
 
-def peak_rss() -> int:
-    """Most bytes this process has had resident so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+def resident() -> tuple[int, int]:
+    """Bytes this process has resident: now, and at most so far."""
+    status = Path("/proc/self/status")
+    if not status.is_file():  # not Linux: the peak stands in for both
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return peak, peak
+    # Not `ru_maxrss`: there it begins with what the parent had when it started this process.
+    fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    now, peak = (int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
+    return now, peak

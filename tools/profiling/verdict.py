@@ -110,9 +110,9 @@ def _other(report: Report) -> list[str]:
         sentences.append(f"Drafting takes {shares['draft']:.0%} of a round: a shorter or smaller draft helps.")
     if shares["host"] > 0.1:
         work = max((name for name in parts if name.startswith("host/")), key=lambda name: parts[name].share)
+        hint = ": a smaller top-k leaves less to do" if work in ("host/warp", "host/verify") else ""
         sentences.append(
-            f"The host takes {shares['host']:.0%} of a round, most of it {work.split('/')[1]} "
-            f"({parts[work].p50:.2f} ms): a smaller top-k leaves it less to do."
+            f"The host takes {shares['host']:.0%} of a round, most of it {work} ({parts[work].p50:.2f} ms){hint}."
         )
     occupancy = float(np.mean(report.speed.images_per_pass))
     if occupancy < 0.8 * min(report.setup.batch_size, report.setup.images):
