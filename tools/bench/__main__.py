@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from ..cli.errors import run_app
-from . import rules
+from . import host, memory, rules, startup, step, tables, tokens
 
 app = typer.Typer(
     help="Benchmarks; each prints ratios against a baseline of the same run.",
@@ -13,8 +13,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.command("step")(step.step)
 app.command("rules")(rules.rules)
-# One command would otherwise become the program itself.
-app.callback()(lambda: None)
+app.command("host")(host.host)
+app.command("startup")(startup.startup)
+app.command("memory")(memory.memory)
+app.command("tokens")(tokens.tokens)
+app.command("tables")(tables.tables)
 
 run_app(app)

@@ -42,7 +42,7 @@ def test_the_command_compares_every_rule_with_ar(tiny_bundle: Path, tmp_path: Pa
     options = ["--images", "6", "--draft-length", "2", "--batch-size", "3", "--json", str(tmp_path / "new" / "r.json")]
     done = subprocess.run([*command, *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    rows = json.loads((tmp_path / "new" / "r.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "new" / "r.json").read_text())["figures"]
     assert [row["rule"] for row in rows][:2] == ["ar", "lossless"]
     assert rows[0]["accepted_length"]["value"] == rows[0]["speed_up"]["value"] == 1
     assert rows[1]["drift_per_token"]["value"] == 0
