@@ -87,5 +87,5 @@ def sample(logits: Tensor, scale: float, temperature: float, top_k: int) -> Tens
     conditional, unconditional = logits.chunk(2)
     guided = (unconditional + (conditional - unconditional) * scale) / temperature
     if top_k:
-        guided[guided < guided.topk(top_k)[0][..., -1, None]] = -torch.inf
+        guided[guided < guided.topk(min(top_k, guided.shape[-1]))[0][..., -1, None]] = -torch.inf
     return torch.multinomial(guided.softmax(-1), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from .random_bundles import random_bundle
 from .result import DEFAULT_BUNDLES, Bundles, Out, Table, publish
 
 DRAFT_LENGTH = 5
-WARM_UP_ROUNDS = 100
+WARM_UP_ROUNDS = 1000
 SPECULATIVE = SpeculativeConfig(rule="lossless", draft_length=DRAFT_LENGTH)
 
 
@@ -43,7 +44,10 @@ def memory(
         rows.append((name, *(f"{value / 1e6:.0f}" for value in megabytes), f"{ratio:.2f}x", f"{excess:.2f}x"))
         figures[name] = {**found, "needed": needed, "ratio": ratio, "without_imports": excess}
     if demo is not None:
-        figures["growth"] = in_fresh_process("growth", demo, rounds)
+        figures["growth"] = {
+            **in_fresh_process("growth", demo, rounds, "heap"),
+            **in_fresh_process("growth", demo, rounds, "resident"),
+        }
     columns = ("size", "weights and caches, MB", "after imports", "after load", "peak", "peak / needed", "less imports")
     setting = f"fp32, random weights, lossless, L = {DRAFT_LENGTH}, one picture with guidance, pixels not decoded"
     publish("Memory", setting, Table(columns, rows), figures, out)
@@ -90,20 +94,23 @@ def measure_run(path: str) -> None:
     print(json.dumps({"imported": imported, "loaded": loaded, "peak": peak}))
 
 
-def measure_growth(path: str, rounds: str) -> None:
-    """Print by how many bytes Python's heap and the resident memory grow over that many rounds, after a warm-up."""
-    seen, before, after, enough = 0, (0, 0), (0, 0), Event()
+def measure_growth(path: str, rounds: str, counted: str) -> None:
+    """Print by how many bytes a process grows over that many rounds, after a warm-up in which every shape was seen.
+
+    counted: "heap", what Python holds, or "resident", what the process does; watching the first adds to the second.
+    """
+    seen, sizes, enough = 0, list[int](), Event()
+    if counted == "heap":
+        tracemalloc.start()
 
     def watch(snapshot: Progress) -> None:
-        nonlocal seen, before, after
+        nonlocal seen
         seen += 1
-        if seen == WARM_UP_ROUNDS:
-            tracemalloc.start()
-        if seen == 2 * WARM_UP_ROUNDS:
-            before = (tracemalloc.get_traced_memory()[0], resident()[0])
-        if seen == 2 * WARM_UP_ROUNDS + int(rounds):
-            after = (tracemalloc.get_traced_memory()[0], resident()[0])
-            enough.set()
+        if seen in (WARM_UP_ROUNDS, WARM_UP_ROUNDS + int(rounds)):
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0] if counted == "heap" else resident()[0])
+            if len(sizes) == 2:
+                enough.set()
 
     with suppress(Cancelled), Pipeline.load(path, "ort-cpu", verify=False) as pipeline:
         while True:
@@ -111,4 +118,4 @@ def measure_growth(path: str, rounds: str) -> None:
             pipeline.generate(
                 [0], images_per_prompt=64, speculative=SPECULATIVE, progress=watch, cancel=enough, batch_size=1
             )
-    print(json.dumps({"heap": after[0] - before[0], "resident": after[1] - before[1]}))
+    print(json.dumps({counted: sizes[1] - sizes[0]}))

@@ -27,8 +27,8 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     def markdown(self) -> str:
-        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        head, *body = (f"| {' | '.join(line)} |" for line in (self.columns, *self.rows))
+        return "\n".join([head, "|---" * len(self.columns) + "|", *body])
 
 
 def publish(title: str, setting: str, table: Table, figures: Any, out: Path | None) -> None:

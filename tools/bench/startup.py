@@ -39,7 +39,7 @@ def stop():
 
 def startup(
     bundle: Annotated[Path, typer.Argument(help="The bundle that is loaded.")],
-    turns: Annotated[int, typer.Option(min=2, help="Processes of each kind.")] = 9,
+    turns: Annotated[int, typer.Option(min=1, help="Processes of each kind.")] = 9,
     out: Out = None,
 ) -> None:
     """Time import, load and first picture, interleaved; files are in the page cache."""
