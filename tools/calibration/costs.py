@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from ...runtime.protocols import CachedTransformer, Engines
 from ...runtime.stepping import chain_step
 
 REPEATS = 25
+LEAST_REPEATS = 7
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,12 @@ def measure_costs(
     draft_length: int,
     host: float,
     cache_length: int | None = None,
+    budget: float = math.inf,
 ) -> PassCosts:
     """Time passes of 1 to L + 1 tokens on `rows` rows whose caches hold `cached` positions, interleaved, medians.
 
     Args: cache_length: of the caches, which some attention kernels walk whole; None: just what the passes need.
+    budget: seconds after which no further repeat begins, once there are a few.
     """
     lengths = range(1, draft_length + 2)
     timers: dict[tuple[str, int], Callable[[], None]] = {}
@@ -59,7 +63,10 @@ def measure_costs(
             for size in lengths:
                 timers[name, size] = _timer(engine, rows, cached, size, features)
     seconds: dict[tuple[str, int], list[float]] = {key: [] for key in timers}
-    for _ in range(REPEATS):
+    begin = time.perf_counter()
+    for repeat in range(REPEATS):
+        if repeat >= LEAST_REPEATS and time.perf_counter() - begin > budget:
+            break
         for key, run in timers.items():
             start = time.perf_counter()
             run()

@@ -12,7 +12,7 @@ import typer
 from ...engines.backends import BACKENDS
 from ...engines.bundle import Bundle
 from ...engines.loader import LoadedEngines, load_engines
-from ...runtime import InputError, SamplingConfig
+from ...runtime import InputError
 from ...runtime.condition import ClassCondition
 from ..profiling.comparison import compare_reports
 from ..profiling.html import html_page
@@ -25,6 +25,7 @@ from . import options
 from .captions import read_caption_features
 from .classes import resolve_class
 from .console import stderr
+from .draft_length import DraftLength, speculative_config, this_machine
 from .output import writable_report, write_text
 from .profile_tables import print_comparison, print_report
 
@@ -55,7 +56,7 @@ def profile(
     lantern_delta: options.LanternDelta = None,
     lantern_lambda: options.LanternLambda = None,
     resampling: options.Resampling = None,
-    draft_length: options.DraftLength = None,
+    draft_length: DraftLength = None,
     tree: options.TreeChoice = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Pictures that share passes.")] = 1,
     backend: Annotated[str, typer.Option(help=f"auto or one of: {', '.join(BACKENDS)}.")] = "auto",
@@ -83,13 +84,14 @@ def profile(
         engines = stack.enter_context(closing(load_engines(bundle, backend, threads=threads)))
         for option, path in (("--json", report), ("--trace", trace), ("--html", html)):
             stack.enter_context(writable_report(path, option))
-        chosen = {name: v for name, v in options.sampling_options(ctx.params).items() if v is not None}
+        opened = Bundle.open(bundle, verify=False)
+        machine = this_machine(opened, engines, ctx.params, batch_size, threads)
         subject = Subject(
-            bundle=Bundle.open(bundle, verify=False),
+            bundle=opened,
             engines=engines,
             prompts=_prompts(engines, classes or [], captions or [], caption_features, images),
-            sampling=SamplingConfig(**{**engines.info.sampling.model_dump(), **chosen}),
-            speculative=options.speculative_config(engines.info.speculative, ctx.params),
+            sampling=machine.sampling,
+            speculative=speculative_config(engines.info.speculative, ctx.params, machine),
             images_per_prompt=images if classes or captions or caption_features else 1,
             batch_size=batch_size,
             seed=seed,

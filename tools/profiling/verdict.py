@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,23 +34,31 @@ def forecast(report: Report) -> list[LengthForecast]:
     a position does not depend on L.
     """
     costs, accepted = report.costs, [value for value in report.acceptance.by_position if value is not None]
-    if costs.draft is None or not accepted:
+    if costs.draft is None or not accepted or report.setup.speculative["tree"] is not None:
         return []
-    plain = float(np.median(report.speed.plain_ms))
-    # What a round takes besides the passes: measured in this run, and the same whatever L.
-    host = _shares(report)["host"] * float(np.median(report.speed.round_ms))
-    found, tokens, alive = [], 1.0, 1.0
-    for length, beta in enumerate(accepted, 1):
-        alive *= beta
-        tokens += alive
-        catch_up = costs.draft[min(round(tokens), len(costs.draft)) - 1]
-        milliseconds = costs.target[length] + catch_up + (length - 1) * costs.draft[0] + host
-        found.append(LengthForecast(length, tokens, tokens * plain / milliseconds))
-    return found
+    shares, round_, plain = _shares(report), _median(report.speed.round_ms), _median(report.speed.plain_ms)
+    tokens = (1.0 + np.cumsum(np.cumprod(accepted))).tolist()
+    lengths = range(1, len(accepted) + 1)
+    # What drafting takes besides its passes grows with them; what the host takes does not depend on L.
+    passes = [_interpolated(costs.draft, tokens[length - 1]) + (length - 1) * costs.draft[0] for length in lengths]
+    drafting, host = shares["draft"] * round_ / passes[-1], shares["host"] * round_
+    milliseconds = [costs.target[length] + drafting * passes[length - 1] + host for length in lengths]
+    return [
+        LengthForecast(length, tokens[length - 1], tokens[length - 1] * plain / milliseconds[length - 1])
+        for length in lengths
+    ]
+
+
+def _interpolated(by_tokens: Sequence[float], tokens: float) -> float:
+    return float(np.interp(tokens, np.arange(1, len(by_tokens) + 1), by_tokens))
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values))
 
 
 def _speculation(report: Report) -> list[str]:
-    plain, round_ = float(np.median(report.speed.plain_ms)), float(np.median(report.speed.round_ms))
+    plain, round_ = _median(report.speed.plain_ms), _median(report.speed.round_ms)
     if report.setup.speculative["rule"] == "ar":
         return [f"Nothing is drafted: a token costs {round_:.2f} ms."]
     tokens, cost = report.acceptance.accepted_length, round_ / plain
@@ -58,13 +67,13 @@ def _speculation(report: Report) -> list[str]:
         sentence = f"Speculation does not pay: {facts} ({tokens / cost:.2f}x). Use --rule ar, or a shorter draft."
     else:
         sentence = f"Speculation pays: {facts}, {tokens / cost:.2f}x over plain autoregression."
-    return [sentence, *_better_length(report, tokens / cost)]
+    return [sentence, *_better_length(report)]
 
 
-def _better_length(report: Report, speed_up: float) -> list[str]:
+def _better_length(report: Report) -> list[str]:
     lengths = forecast(report)
     # The forecast is compared with itself: it knows neither ragged ends nor noise.
-    if not lengths or report.setup.speculative["tree"] is not None:
+    if not lengths:
         return []
     best = max(lengths, key=lambda option: option.speed_up)
     gain = best.speed_up / lengths[-1].speed_up
