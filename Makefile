@@ -39,7 +39,7 @@ bench: .venv/ready
 	$(BENCH) memory --demo $(BUNDLE) --json $(RESULTS)/memory.json
 	$(BENCH) startup $(BUNDLE) --json $(RESULTS)/startup.json
 	$(BENCH) rules $(BUNDLE) --cfg 3 --json $(RESULTS)/rules.json
-	$(BENCH) tables $(RESULTS) --out docs/performance.md
+	$(BENCH) tables $(RESULTS) --out docs/benchmarks.md
 
 .venv-demo/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-demo

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...engines.bundle import Bundle
 from ...engines.manifest import Manifest
-from ...engines.ort import OrtTransformer
+from ...engines.ort_opener import OrtOpener
 from ...export.checkpoint import Checkpoint
 from ...runtime import SamplingConfig
 from ...runtime.condition import ClassCondition, class_prompts
@@ -65,7 +65,7 @@ def time_steps(size: str, turns: int, threads: int, bundles: Path) -> dict[str, 
     bundle = random_bundle(size, bundles)
     m = bundle.manifest
     with ExitStack() as stack:
-        engine = stack.enter_context(closing(OrtTransformer(bundle.file(m.target.files[0]), m.target, threads)))
+        engine = stack.enter_context(closing(OrtOpener(bundle, threads).transformer("target", m.target)))
         engine.allocate(ROWS, m.prefix_length + m.grid[0] * m.grid[1])
         floor = stack.enter_context(GemmFloor(bundle, threads))
         eager_pass, eager_token = eager_steps(checkpoints(size)["target"], m, threads)

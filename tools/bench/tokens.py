@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from ...engines.ort import OrtTransformer
+from ...engines.ort_opener import OrtOpener
 from .interleaved import interleave
 from .random_bundles import random_bundle
 from .result import DEFAULT_BUNDLES, Bundles, Out, Table, Threads, publish
@@ -32,7 +32,7 @@ def tokens(
     with ExitStack() as stack:
         runs = {}
         for grid in GRIDS:
-            engine = stack.enter_context(closing(OrtTransformer(bundle.file(m.target.files[0]), m.target, threads)))
+            engine = stack.enter_context(closing(OrtOpener(bundle, threads).transformer("target", m.target)))
             engine.allocate(ROWS, m.prefix_length + grid**2)
             runs[str(grid**2)] = pass_of_one(engine, m.prefix_length + grid**2 // 2)
         seconds = interleave(runs, turns)
