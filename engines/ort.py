@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..runtime.errors import BackendError
 from ..runtime.protocols import StepOutput
+from ..runtime.spans import span
 from .backends import onnxruntime_has_tensor_scatter
 from .manifest import TransformerSpec
 
@@ -129,14 +130,16 @@ class OrtTransformer:
     ) -> StepOutput:
         rows, length = input_ids.shape
         bound = self._bound.get((rows, length)) or self._bind(rows, length)
-        bound.inputs["input_ids"][...] = input_ids
-        bound.inputs["position_ids"][...] = position_ids
-        bound.inputs["mask"][...] = mask
-        bound.inputs["write_indices"][...] = write_indices
-        if features is not None:
-            bound.inputs["features"][...] = features
+        with span("copies"):
+            bound.inputs["input_ids"][...] = input_ids
+            bound.inputs["position_ids"][...] = position_ids
+            bound.inputs["mask"][...] = mask
+            bound.inputs["write_indices"][...] = write_indices
+            if features is not None:
+                bound.inputs["features"][...] = features
         try:
-            self._session.run_with_iobinding(bound.binding)
+            with span("engine"):
+                self._session.run_with_iobinding(bound.binding)
         except Exception as error:  # onnxruntime raises bare pybind exceptions
             raise BackendError(f"onnxruntime failed in a step of {rows} rows x {length} tokens: {error}") from None
         return StepOutput(bound.outputs["logits"], bound.outputs["hidden"])

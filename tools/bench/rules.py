@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ from rich.progress import track
 
 from ...runtime import GenerationResult, Pipeline, SpeculativeConfig
 from ..cli.console import stderr
-from .machine import machine
+from .result import Out, Table, publish
 from .statistics import Estimate, ratio_of_sums
 
 
@@ -69,7 +68,7 @@ def rules(
     batch_size: Annotated[int, typer.Option(min=1, help="Pictures that share passes.")] = 1,
     seed: int = 0,
     threads: Annotated[int | None, typer.Option(min=1)] = None,
-    out: Annotated[Path | None, typer.Option("--json", help="Write every figure to this file.")] = None,
+    out: Out = None,
 ) -> None:
     """Compare the rules. Every picture is made by all rules in turn, in rotating order, from the same seed."""
     rows = contenders(draft_length)
@@ -92,20 +91,13 @@ def rules(
                     )
                 )
     setting = f"{images} pictures, CFG {cfg}, temperature 1, L = {draft_length}, batch {batch_size}"
-    _print_markdown(rows, setting)
-    if out is not None:
-        report = {"setting": setting, "machine": machine(), "rows": _as_dicts(rows)}
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=1), encoding="utf-8")
+    columns = ("rule", "accepted length", "drift per token", "wall clock vs `ar`")
+    publish("Rules", setting, Table(columns, [_cells(row, rows[0]) for row in rows]), _as_dicts(rows), out)
 
 
-def _print_markdown(rows: list[Contender], setting: str) -> None:
-    typer.echo(f"{setting}; 95 % bootstrap intervals over pictures.\n")
-    typer.echo("| rule | accepted length | drift per token | wall clock vs `ar` |")
-    typer.echo("|---|---|---|---|")
-    for row in rows:
-        accepted, drift, speed = row.figures(rows[0]).values()
-        typer.echo(f"| {row.name} | {accepted} | {drift if drift.value else 0} | {speed}x |")
+def _cells(row: Contender, baseline: Contender) -> tuple[str, ...]:
+    accepted, drift, speed = row.figures(baseline).values()
+    return row.name, str(accepted), str(drift if drift.value else 0), f"{speed}x"
 
 
 def _as_dicts(rows: list[Contender]) -> list[dict[str, Any]]:

@@ -29,3 +29,19 @@ def ratio_of_sums(numerators: ArrayLike, denominators: ArrayLike, seed: int = 0)
     resampled = pairs[:, picks].sum(axis=2)
     low, high = np.percentile(resampled[0] / resampled[1], [2.5, 97.5])
     return Estimate(float(pairs[0].sum() / pairs[1].sum()), float(low), float(high))
+
+
+def ratio_of_medians(numerators: ArrayLike, denominators: ArrayLike, seed: int = 0) -> Estimate:
+    """`median(numerators) / median(denominators)` of two independent samples, each resampled with replacement."""
+    rng = np.random.default_rng(seed)
+    samples = [np.asarray(values, dtype=np.float64) for values in (numerators, denominators)]
+    medians = [_resampled_medians(sample, rng) for sample in samples]
+    low, high = np.percentile(medians[0] / medians[1], [2.5, 97.5])
+    return Estimate(float(np.median(samples[0]) / np.median(samples[1])), float(low), float(high))
+
+
+def _resampled_medians(sample: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Medians of resamples without making them: the middle one of n uniform ranks has a beta distribution."""
+    middle = (len(sample) + 1) / 2
+    ranks = rng.beta(middle, middle, RESAMPLES)
+    return np.asarray(np.quantile(sample, ranks, method="inverted_cdf"))
