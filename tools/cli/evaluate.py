@@ -20,10 +20,10 @@ from ..evaluation.grid import contenders, default_grid, grid_of_options, read_gr
 from ..evaluation.judges import ClassifierJudge, ClipJudge, InceptionJudge, Judge
 from ..evaluation.measure import measure
 from ..evaluation.plots import check_plot, frontier, pareto_plot
-from ..evaluation.table import TITLES, Row, as_json, shown, write_csv, write_file
+from ..evaluation.table import TITLES, Row, as_csv, as_json, shown
 from . import options
 from .console import plain_table, stderr, stdout
-from .output import STDOUT, writable_folder
+from .output import STDOUT, writable_folder, write_text
 
 _GRID, _PICTURES, _OUTPUT = "Grid", "Pictures", "Output"
 
@@ -165,13 +165,9 @@ def _write(
     rows: list[Row], setting: Mapping[str, Any], report: Path | None, table: Path | None, plot: Path | None
 ) -> None:
     if report is not None:
-        text = as_json(rows, setting)
-        if report == STDOUT:
-            print(text)
-        else:
-            write_file(report, lambda file: file.write(text))
+        write_text(report, as_json(rows, setting))
     if table is not None:
-        write_csv(table, rows)
+        write_text(table, as_csv(rows))
     if plot is not None:
         pareto_plot(rows, plot)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from ...runtime.rules import RULES
 from ...runtime.stats import number_or_none
@@ -72,33 +71,20 @@ def as_json(rows: Sequence[Row], setting: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=1)
 
 
-def write_csv(path: Path, rows: Sequence[Row]) -> None:
+def as_csv(rows: Sequence[Row]) -> str:
     """One line a setting; every figure with its bounds, empty where unknown."""
     settings = list(rows[0].contender.config.model_dump())
     figures = [f"{name}{part}" for name in rows[0].figures for part in ("", "_low", "_high")]
-
-    def write(file: TextIO) -> None:
-        writer = csv.writer(file)
-        writer.writerow(["name", *settings, "lossy", *figures])
-        for row in rows:
-            values = [value for figure in row.figures.values() for value in asdict(figure).values()]
-            plain = ["" if math.isnan(value) else repr(value) for value in values]
-            config = row.contender.config.model_dump(mode="json").values()
-            writer.writerow([row.contender.name, *config, row.lossy, *plain])
-
-    write_file(path, write)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["name", *settings, "lossy", *figures])
+    for row in rows:
+        values = [value for figure in row.figures.values() for value in asdict(figure).values()]
+        plain = ["" if math.isnan(value) else repr(value) for value in values]
+        config = row.contender.config.model_dump(mode="json").values()
+        writer.writerow([row.contender.name, *config, row.lossy, *plain])
+    return text.getvalue()
 
 
 def _plain(figure: Estimate) -> dict[str, float | None]:
     return {part: number_or_none(value) for part, value in asdict(figure).items()}
-
-
-def write_file(path: Path, write: Callable[[TextIO], object]) -> None:
-    """Under a temporary name first."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            write(file)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
