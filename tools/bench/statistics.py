@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +25,17 @@ class Estimate:
             return "unknown"
         return f"{self.value:.3g}" if math.isnan(self.low) else f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
+    @classmethod
+    def of(cls, value: float, resampled: NDArray[np.float64], centred: bool = False) -> Estimate:
+        """From the figure's values on resampled images.
+
+        centred: move the interval by the bootstrap's own bias, for figures that duplicates push one way (the Fréchet
+        distance); it is then about the figure at this number of images.
+        """
+        low, high = np.percentile(resampled, [2.5, 97.5])
+        shift = value - float(resampled.mean()) if centred else 0.0
+        return cls(float(value), float(low) + shift, float(high) + shift)
+
     @property
     def width(self) -> float:
         return self.high - self.low
@@ -36,8 +46,7 @@ def ratio_of_sums(numerators: ArrayLike, denominators: ArrayLike, seed: int = 0)
     pairs: NDArray[np.float64] = np.stack([np.asarray(numerators, float), np.asarray(denominators, float)])
     picks = resampled_images(pairs.shape[1], RESAMPLES, seed)
     resampled = pairs[:, picks].sum(axis=2)
-    low, high = np.percentile(resampled[0] / resampled[1], [2.5, 97.5])
-    return Estimate(float(pairs[0].sum() / pairs[1].sum()), float(low), float(high))
+    return Estimate.of(pairs[0].sum() / pairs[1].sum(), resampled[0] / resampled[1])
 
 
 def resampled_images(images: int, resamples: int, seed: int = 0) -> NDArray[np.int64]:
@@ -49,14 +58,6 @@ def resampled_images(images: int, resamples: int, seed: int = 0) -> NDArray[np.i
 def bootstrap(
     statistic: Callable[[NDArray[np.int64]], float], images: int, resamples: int = RESAMPLES, centred: bool = False
 ) -> Estimate:
-    """A figure of the images, given their indices.
-
-    centred: move the interval by the bootstrap's own bias, for figures that duplicates push one way (the Fréchet
-    distance); it is then about the figure at this number of images.
-    """
-    value = statistic(np.arange(images))
-    found: NDArray[Any] = np.array([statistic(picks) for picks in resampled_images(images, resamples)])
-    if centred:
-        found += value - found.mean()
-    low, high = np.percentile(found, [2.5, 97.5])
-    return Estimate(float(value), float(low), float(high))
+    """A figure of the images, given their indices; centred: see `Estimate.of`."""
+    found = np.array([statistic(picks) for picks in resampled_images(images, resamples)])
+    return Estimate.of(statistic(np.arange(images)), found, centred)
