@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -12,11 +13,11 @@ from numpy.typing import NDArray
 from .config import SamplingConfig
 from .proposal import NOTHING, Proposal
 from .protocols import CachedTransformer
-from .sampling import UniformSource, draw_distinct
+from .sampling import UniformSource
 from .sequence import Batch
 from .stepping import chain_step, guided, tree_step
 from .tree import Tree
-from .warping import warp
+from .warping import Warper
 
 
 class Drafter(Protocol):
@@ -58,6 +59,10 @@ class StaticDrafter:
     tree: Tree
     sampling: SamplingConfig
 
+    @cached_property
+    def _warp(self) -> Warper:
+        return Warper(self.sampling)
+
     @property
     def depth(self) -> int:
         return self.tree.depth
@@ -75,10 +80,10 @@ class StaticDrafter:
         parents: list[int] = [0]
         drafted: list[int] = []  # nodes in the draft's cache
         for depth in range(tree.depth):
-            scores = guided(logits, self.sampling, (batch.emitted + depth)[:, None])
             for i, sequence in enumerate(batch.sequences):
                 if depth < limits[i]:
-                    self._offer(proposals[i], parents, scores[i], sequence.rng)
+                    index = sequence.emitted + depth
+                    self._offer(proposals[i], parents, logits[batch.rows(i)], index, sequence.rng)
             level = [child for node in parents for child in tree.children[node] if tree.children[child]]
             if not level:
                 break
@@ -91,17 +96,20 @@ class StaticDrafter:
             logits, features, parents = out.logits, out.hidden, level
         return proposals
 
-    def _offer(self, proposal: Proposal, parents: list[int], logits: NDArray[np.float32], rng: UniformSource) -> None:
-        """Choose the children of one level's nodes. logits: [nodes, V]."""
-        for node, row in zip(parents, logits, strict=True):
+    def _offer(
+        self, proposal: Proposal, parents: list[int], logits: NDArray[np.float32], index: int, rng: UniformSource
+    ) -> None:
+        """Choose the children of one level's nodes, image tokens number `index`. logits: [branches, nodes, V]."""
+        for column, node in enumerate(parents):
             count = len(proposal.tree.children[node])
             if proposal.tokens[node] == NOTHING:
                 continue
             if self.sampling.greedy:
-                proposal.offer(node, best(row, count), None)
+                scores = guided(logits[:, column], self.sampling, index)[0]
+                proposal.offer(node, best(scores, count), None)
             else:
-                q = warp(row, self.sampling)
-                proposal.offer(node, draw_distinct(q, count, rng), q)
+                q = self._warp(logits[:, column], index)
+                proposal.offer(node, q.draw_distinct(count, rng), q)
 
 
 def catch_up(draft: CachedTransformer, batch: Batch) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
