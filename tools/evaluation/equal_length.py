@@ -60,9 +60,7 @@ def difference(a: tuple[float, NDArray[np.float64]], b: tuple[float, NDArray[np.
     return Estimate.of(a[0] - b[0], a[1] - b[1])
 
 
-def _interpolated(
-    pair: tuple[Sample, Sample], length: float, picks: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _interpolated(pair: tuple[Sample, Sample], length: float, picks: NDArray[np.int64]) -> NDArray[np.float64]:
     """picks: [R, images] -> [R]."""
     (l0, d0), (l1, d1) = (_length_and_drift(sample, picks) for sample in pair)
     return np.asarray(d0 + (length - l0) * (d1 - d0) / (l1 - l0))

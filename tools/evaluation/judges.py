@@ -35,11 +35,11 @@ class ClassifierJudge:
                 f"--classifier knows {len(classifier.class_names)} classes and they are not the bundle's "
                 f"{len(class_names)}. Expected the classifier that was trained on the target's own classes."
             )
-        self._classifier = classifier
+        self.classifier = classifier
 
     def judge(self, pictures: Sequence[Path], prompts: Sequence[int | str]) -> dict[str, Estimate]:
         features = self.features(pictures)
-        right = self._classifier.predict(features) == np.array(prompts)
+        right = self.classifier.predict(features) == np.array(prompts)
         return {
             "frechet": bootstrap(lambda picks: self.distance(features[picks]), len(features), FRECHET_RESAMPLES, True),
             "class_accuracy": bootstrap(lambda picks: float(right[picks].mean()), len(right)),
@@ -47,11 +47,11 @@ class ClassifierJudge:
 
     def features(self, pictures: Sequence[Path]) -> NDArray[np.float64]:
         """[N, D] of picture files."""
-        return self._classifier.features(_stack(pictures))
+        return self.classifier.features(_stack(pictures))
 
     def distance(self, features: NDArray[np.float64]) -> float:
         """Fréchet distance of features [N, D] from the classifier's reference pictures."""
-        return frechet_distance(Gaussian.of(features), self._classifier.reference)
+        return frechet_distance(Gaussian.of(features), self.classifier.reference)
 
 
 class InceptionJudge:
