@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,10 +35,6 @@ class Estimate:
         shift = value - float(resampled.mean()) if centred else 0.0
         return cls(float(value), float(low) + shift, float(high) + shift)
 
-    @property
-    def width(self) -> float:
-        return self.high - self.low
-
 
 def ratio_of_sums(numerators: ArrayLike, denominators: ArrayLike, seed: int = 0) -> Estimate:
     """`sum(numerators) / sum(denominators)`, resampling the pairs (images) with replacement."""
@@ -53,11 +48,3 @@ def resampled_images(images: int, resamples: int, seed: int = 0) -> NDArray[np.i
     """[resamples, images] indices drawn with replacement; the same for equal arguments, so that figures of several
     settings on the same images can be paired."""
     return np.random.default_rng(seed).integers(0, images, (resamples, images))
-
-
-def bootstrap(
-    statistic: Callable[[NDArray[np.int64]], float], images: int, resamples: int = RESAMPLES, centred: bool = False
-) -> Estimate:
-    """A figure of the images, given their indices; centred: see `Estimate.of`."""
-    found = np.array([statistic(picks) for picks in resampled_images(images, resamples)])
-    return Estimate.of(statistic(np.arange(images)), found, centred)

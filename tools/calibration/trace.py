@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,7 +140,11 @@ def record_trace(
     progress: Callable[[int], None] = lambda done: None,
 ) -> Trace:
     """What `record_rounds` yields, kept for `predict`."""
-    rounds = record_rounds(engines, sequences, sampling, draft_length, batch_size, progress)
+    return trace_of(record_rounds(engines, sequences, sampling, draft_length, batch_size, progress))
+
+
+def trace_of(rounds: Iterable[Round]) -> Trace:
+    """Rounds in the form that `predict` reads."""
     ratios, betas = zip(*(_measure(recorded.proposal, recorded.p) for recorded in rounds), strict=True)
     return Trace(np.array(ratios), np.array(betas))
 

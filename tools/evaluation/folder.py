@@ -27,7 +27,7 @@ class RunFolder:
         self._lines = path / MEASURED
         found = path / SETTINGS
         if found.is_file():
-            _require_same(found, settings)
+            require_same(found, _read_settings(found), settings)
         elif path.exists() and any(path.iterdir()):
             raise InputError(f"--run {path}: the folder holds something else. Choose another one.")
         else:
@@ -75,17 +75,21 @@ def _read(record: Mapping[str, list[Any]]) -> Sample:
     return Sample(**{**record, "drift": [math.nan if drift is None else drift for drift in record["drift"]]})
 
 
-def _require_same(file: Path, settings: Mapping[str, Any]) -> None:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{file}: not readable ({error}). Remove the folder, or choose another --run.") from None
+def require_same(file: Path, found: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raises: InputError telling where the settings `found` in a file are others than `settings`."""
     told = list(_differences(found, json.loads(json.dumps(settings))))
     if told:
         raise InputError(
             f"{file}: made with other settings ({listed(told, 4)}). "
             "Use the same options to go on, or another --run folder."
         )
+
+
+def _read_settings(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file}: not readable ({error}). Remove the folder, or choose another --run.") from None
 
 
 def _differences(found: Mapping[str, Any], expected: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

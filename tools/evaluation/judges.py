@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...runtime.errors import InputError
-from ..bench.statistics import Estimate, bootstrap
+from ..bench.statistics import Estimate, ratio_of_sums, resampled_images
 from .classifier import PictureClassifier
 from .frechet import Gaussian, frechet_distance
 
@@ -39,10 +39,10 @@ class ClassifierJudge:
 
     def judge(self, pictures: Sequence[Path], prompts: Sequence[int | str]) -> dict[str, Estimate]:
         features = self.features(pictures)
-        right = self.classifier.predict(features) == np.array(prompts)
+        distances = self.distances(features)
         return {
-            "frechet": bootstrap(lambda picks: self.distance(features[picks]), len(features), FRECHET_RESAMPLES, True),
-            "class_accuracy": bootstrap(lambda picks: float(right[picks].mean()), len(right)),
+            "frechet": Estimate.of(distances[0], distances[1:], centred=True),
+            "class_accuracy": self.accuracy(features, prompts),
         }
 
     def features(self, pictures: Sequence[Path]) -> NDArray[np.float64]:
@@ -52,6 +52,16 @@ class ClassifierJudge:
     def distance(self, features: NDArray[np.float64]) -> float:
         """Fréchet distance of features [N, D] from the classifier's reference pictures."""
         return frechet_distance(Gaussian.of(features), self.classifier.reference)
+
+    def distances(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The distance, followed by those on resampled pictures: [1 + FRECHET_RESAMPLES]."""
+        picks = [np.arange(len(features)), *resampled_images(len(features), FRECHET_RESAMPLES)]
+        return np.array([self.distance(features[chosen]) for chosen in picks])
+
+    def accuracy(self, features: NDArray[np.float64], classes: Sequence[int | str]) -> Estimate:
+        """How often the classifier sees the class that was asked for."""
+        right = self.classifier.predict(features) == np.array(classes)
+        return ratio_of_sums(right, np.ones(len(right)))
 
 
 class InceptionJudge:
@@ -88,8 +98,7 @@ class ClipJudge:
         for path, prompt in zip(pictures, prompts, strict=True):
             pixels = torch.from_numpy(read_picture(path).transpose(2, 0, 1).copy())
             scores.append(float(self._metric(pixels, str(prompt))))
-        values = np.array(scores)
-        return {"clip_score": bootstrap(lambda picks: float(values[picks].mean()), len(values))}
+        return {"clip_score": ratio_of_sums(scores, np.ones(len(scores)))}
 
 
 def read_picture(path: Path) -> NDArray[np.uint8]:

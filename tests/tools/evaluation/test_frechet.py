@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import astuple
-
 import numpy as np
 import pytest
-from coolsd_trt.tools.bench.statistics import bootstrap, ratio_of_sums
+from coolsd_trt.tools.bench.statistics import Estimate, resampled_images
 from coolsd_trt.tools.evaluation.frechet import Gaussian, frechet_distance
 from scipy.linalg import sqrtm
 
@@ -38,18 +36,12 @@ def test_whole_number_weights_are_repetitions() -> None:
     np.testing.assert_allclose(Gaussian.of(features).covariance, np.cov(features.T))
 
 
-def test_the_bootstrap_agrees_with_the_one_for_ratios() -> None:
-    rng = np.random.default_rng(3)
-    x, y = rng.random(30), 1 + rng.random(30)
-    found = bootstrap(lambda picks: x[picks].sum() / y[picks].sum(), 30)
-    assert astuple(found) == pytest.approx(astuple(ratio_of_sums(x, y)))
-
-
 def test_a_centred_interval_surrounds_a_figure_that_duplicates_push_up() -> None:
     features = np.random.default_rng(4).normal(size=(40, 8))
     real = Gaussian(np.zeros(8), np.eye(8))
-    pushed = bootstrap(lambda picks: frechet_distance(Gaussian.of(features[picks]), real), 40, 200)
-    centred = bootstrap(lambda picks: frechet_distance(Gaussian.of(features[picks]), real), 40, 200, centred=True)
+    picks = [np.arange(40), *resampled_images(40, 200)]
+    value, *resampled = (frechet_distance(Gaussian.of(features[chosen]), real) for chosen in picks)
+    pushed, centred = (Estimate.of(value, np.array(resampled), centred=centred) for centred in (False, True))
     assert pushed.value < pushed.low
     assert centred.low < centred.value < centred.high
-    assert centred.width == pytest.approx(pushed.width)
+    assert centred.high - centred.low == pytest.approx(pushed.high - pushed.low)
