@@ -46,6 +46,8 @@ def evaluate(
     floor: Annotated[list[str] | None, _values("Least omega of `cool` and `linear`; `none` = the paper's.")] = None,
     draft_length: Annotated[list[int] | None, _values("L.")] = None,
     tree: Annotated[list[str] | None, _values("Tree, `none` = chain.")] = None,
+    tree_nodes: Annotated[list[int] | None, _values("Drafted tokens of `--tree dynamic`.")] = None,
+    tree_branches: Annotated[list[int] | None, _values("Branches of `--tree dynamic`.")] = None,
     lantern_k: Annotated[list[int] | None, _values("Neighbours of `lantern` and `lantern++`.")] = None,
     lantern_delta: Annotated[list[float] | None, _values("Bound of `lantern`.")] = None,
     lantern_lambda: Annotated[list[float] | None, _values("Bound of `lantern++`.")] = None,

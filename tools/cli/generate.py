@@ -58,6 +58,8 @@ def generate(
     resampling: options.Resampling = None,
     draft_length: options.DraftLength = None,
     tree: options.TreeChoice = None,
+    tree_nodes: options.TreeNodes = None,
+    tree_branches: options.TreeBranches = None,
     batch_size: Annotated[int, typer.Option(help="Pictures that share passes.")] = 8,
     backend: Annotated[str, typer.Option(help=f"auto or one of: {', '.join(BACKENDS)}.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,

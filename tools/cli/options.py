@@ -60,6 +60,10 @@ TreeChoice = Annotated[
         "`none` = a chain of --draft-length.",
     ),
 ]
+TreeNodes = Annotated[int | None, _option(_SPECULATION, "Drafted tokens of `--tree dynamic`.")]
+TreeBranches = Annotated[
+    int | None, _option(_SPECULATION, "Nodes that `--tree dynamic` grows at each level, and tokens it gives each.")
+]
 
 
 def sampling_options(parameters: Mapping[str, Any]) -> dict[str, Any]:
