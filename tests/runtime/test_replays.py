@@ -41,7 +41,7 @@ RUNS = {
         {"rule": "lantern", "lantern_k": 100, "lantern_delta": 0.1, "tree": "dynamic", **NATIVE},
     ),
 }
-# Recorded, and not repeated. With temperature 0 the released code boosts each drafted token in the parent's *unfiltered*
+# Recorded, not repeated. With temperature 0 the released code boosts each drafted token in the parent's *unfiltered*
 # softmax, accepts it if it is the largest then (several siblings can be), and takes the longest path of accepted nodes.
 # Here temperature 0 means that a draft stands if it is the target's argmax, for every rule, so that greedy pictures are
 # those of plain decoding; laws are one-hot by the time a rule sees them, and siblings are tested one after the other.
