@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 RESAMPLES = 2000
+# A figure, and its values on resampled images [R]; those of several settings are paired.
+Resampled = tuple[float, NDArray[np.float64]]
 
 
 @dataclass(frozen=True)

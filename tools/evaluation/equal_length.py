@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ...runtime.schedules import cool_schedule, linear_schedule, uniform_schedule
 from ..bench.contenders import Sample
-from ..bench.statistics import RESAMPLES, Estimate, resampled_images
+from ..bench.statistics import RESAMPLES, Estimate, Resampled, resampled_images
 from ..calibration.prediction import predict
 from ..calibration.trace import Trace
 
@@ -20,7 +20,7 @@ SCHEDULES: dict[str, tuple[str, float | None]] = {
     "uniform": ("uniform", 1.0),
     "exponential, floor 1": ("cool", 1.0),
 }
-_OMEGA: dict[str, Callable[[int, float], NDArray[np.float64]]] = {
+OMEGA: dict[str, Callable[[int, float], NDArray[np.float64]]] = {
     "exponential": lambda length, delta: cool_schedule(length, delta, floor=None),
     "linear": linear_schedule,
     "uniform": uniform_schedule,
@@ -34,36 +34,34 @@ def delta_for(trace: Trace, schedule: str, tokens: float) -> float:
     low, high = 0.05, LARGEST_DELTA
     while high - low > 1e-3:
         middle = (low + high) / 2
-        if predict(trace, _OMEGA[schedule](trace.draft_length, middle)).tokens < tokens:
+        if predict(trace, OMEGA[schedule](trace.draft_length, middle)).tokens < tokens:
             low = middle
         else:
             high = middle
     return round((low + high) / 2, 3)
 
 
-def drift_at(samples: Sequence[Sample], length: float) -> tuple[float, NDArray[np.float64]]:
+def drift_at(samples: Sequence[Sample], length: float) -> Resampled:
     """Drift per token of a schedule at an accepted length, and the same on resampled images [RESAMPLES].
 
-    samples: the schedule at several deltas, on the same images, the shortest accepted length first. Linear between the
-    two that surround the length, or beyond the outermost two.
+    samples: the schedule at several deltas, on the same images. The least-squares line through them is read off.
     """
-    lengths = [sum(sample.tokens) / sum(sample.passes) for sample in samples]
-    right = int(np.clip(np.searchsorted(lengths, length), 1, len(lengths) - 1))
-    pair = samples[right - 1], samples[right]
     images = len(samples[0].tokens)
-    value = _interpolated(pair, length, np.arange(images)[None])[0]
-    return float(value), _interpolated(pair, length, resampled_images(images, RESAMPLES))
+    value = _line_at(samples, length, np.arange(images)[None])[0]
+    return float(value), _line_at(samples, length, resampled_images(images, RESAMPLES))
 
 
-def difference(a: tuple[float, NDArray[np.float64]], b: tuple[float, NDArray[np.float64]]) -> Estimate:
+def difference(a: Resampled, b: Resampled) -> Estimate:
     """a - b of two figures on the same resampled images."""
     return Estimate.of(a[0] - b[0], a[1] - b[1])
 
 
-def _interpolated(pair: tuple[Sample, Sample], length: float, picks: NDArray[np.int64]) -> NDArray[np.float64]:
+def _line_at(samples: Sequence[Sample], length: float, picks: NDArray[np.int64]) -> NDArray[np.float64]:
     """picks: [R, images] -> [R]."""
-    (l0, d0), (l1, d1) = (_length_and_drift(sample, picks) for sample in pair)
-    return np.asarray(d0 + (length - l0) * (d1 - d0) / (l1 - l0))
+    x, y = np.array([_length_and_drift(sample, picks) for sample in samples]).swapaxes(0, 1)
+    centred = x - x.mean(axis=0)
+    slope = (centred * y).sum(axis=0) / (centred**2).sum(axis=0)
+    return np.asarray(y.mean(axis=0) + slope * (length - x.mean(axis=0)))
 
 
 def _length_and_drift(sample: Sample, picks: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -23,10 +23,15 @@ def check_plot(path: Path | None) -> None:
         return
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"--plot {path}: a file ending in {path.suffix or 'nothing'}. Expected .png or .svg.")
+    require_matplotlib("--plot")
+
+
+def require_matplotlib(what: str) -> None:
+    """Raises: InputError that says what to install."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise InputError("--plot needs matplotlib. Install it: pip install 'coolsd-trt[plot]'") from None
+        raise InputError(f"{what}: matplotlib is missing. Install it: pip install 'coolsd-trt[plot]'") from None
 
 
 @contextmanager

@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...engines.loader import LoadedEngines, load_engines
 from ...runtime import InputError, SamplingConfig
 from ...runtime.condition import ClassCondition, class_prompts
 from ...runtime.lantern import NeighborAcceptance, NeighborTable
 from ...runtime.law import Law
-from ..bench.statistics import Estimate, ratio_of_sums
-from ..calibration.prediction import predict
+from ..bench.statistics import RESAMPLES, Estimate, Resampled, ratio_of_sums, resampled_images
+from ..calibration.prediction import expected_rounds, predict
 from ..calibration.trace import Round, image_sequences, record_rounds, trace_of
 from .ablations import DRAFT_LENGTH, GAINS, LANTERN_KS, LANTERN_LAMBDA
 from .emitted import emitted_law, total_variation
-from .equal_length import SCHEDULES, delta_for
+from .equal_length import OMEGA, SCHEDULES, delta_for
 from .folder import require_same
 
 # Positions of each image whose emitted law is written out; each takes some 10 ms.
@@ -29,16 +30,35 @@ POSITIONS = 8
 
 @dataclass(frozen=True)
 class Recorded:
-    """deltas: by schedule, those that are predicted to accept `GAINS` times what `lossless` does.
+    """deltas: by schedule, those that are predicted to accept `GAINS` times what `lossless` does; at each, expected
+    tokens and drift of an image's rounds, summed: [GAINS][images]. rounds: how many there are, [images].
 
     optimal, native: by k, the sum over an image's positions of the total variation of what LANTERN++ emits from the
     target's law, [images] each. positions: how many there are, [images].
     """
 
     deltas: dict[str, list[float]]
+    tokens: dict[str, list[list[float]]]
+    drifts: dict[str, list[list[float]]]
+    rounds: list[float]
     optimal: dict[int, list[float]]
     native: dict[int, list[float]]
     positions: list[int]
+
+    def length(self, gain: int) -> float:
+        """Expected tokens a round, the mean of the schedules at one of the `GAINS`."""
+        return float(np.mean([sum(own[gain]) / sum(self.rounds) for own in self.tokens.values()]))
+
+    def schedule_drift(self, name: str, gain: int) -> Resampled:
+        """Expected drift per token of a schedule at one of the `GAINS`, and on resampled images."""
+        drift, tokens = np.array(self.drifts[name][gain]), np.array(self.tokens[name][gain])
+        picks = resampled_images(len(drift), RESAMPLES)
+        return drift.sum() / tokens.sum(), drift[picks].sum(axis=1) / tokens[picks].sum(axis=1)
+
+    def widening(self) -> Estimate:
+        """How much more the optimal residual saves at the largest k than at the smallest."""
+        gaps = {k: np.subtract(self.native[k], self.optimal[k]) for k in (min(self.native), max(self.native))}
+        return ratio_of_sums(gaps[max(gaps)] - gaps[min(gaps)], self.positions)
 
     def drift(self, k: int, resampling: str) -> Estimate:
         """Total variation at a position."""
@@ -80,24 +100,45 @@ def record(
 def _rounds(engines: LoadedEngines, images: int, batch_size: int, seed: int, sampling: SamplingConfig) -> list[Round]:
     info = engines.info
     assert isinstance(info.condition, ClassCondition)
-    prompts = class_prompts(info.condition, [i % len(info.class_names) for i in range(images)])
+    classes = len(info.class_names)
+    prompts = class_prompts(info.condition, [i * classes // images % classes for i in range(images)])
     sequences = image_sequences(prompts, info.n_tokens, seed, DRAFT_LENGTH)
     return list(record_rounds(engines, sequences, sampling, DRAFT_LENGTH, batch_size))
 
 
 def _compute(rounds: list[Round], table: NeighborTable, images: int) -> Recorded:
-    trace = trace_of(rounds)
+    trace, image = trace_of(rounds), np.array([recorded.image for recorded in rounds])
     lossless = predict(trace, np.ones(DRAFT_LENGTH)).tokens
     deltas = {name: [delta_for(trace, name, gain * lossless) for gain in GAINS] for name in SCHEDULES}
-    own = [[recorded for recorded in rounds if recorded.image == i] for i in range(images)]
-    laws = [_first_positions(recorded) for recorded in own]
-    ks = [k for k in LANTERN_KS if k <= table.shape[1]]
-    drifts: dict[str, dict[int, list[float]]] = {"optimal": {}, "native": {}}
-    for k in ks:
-        for name, drift in drifts.items():
-            rule = NeighborAcceptance(table, k, excess=LANTERN_LAMBDA - 1, native=name == "native")
-            drift[k] = [sum(_drift(rule, p, q) for p, q in pairs) for pairs in laws]
-    return Recorded(deltas, drifts["optimal"], drifts["native"], [len(pairs) for pairs in laws])
+    expected = {
+        name: [expected_rounds(trace, OMEGA[name](DRAFT_LENGTH, delta)) for delta in own]
+        for name, own in deltas.items()
+    }
+
+    def by_image(values: NDArray[np.float64]) -> list[float]:
+        sums: list[float] = np.bincount(image, values, minlength=images).tolist()
+        return sums
+
+    pairs = [_first_positions([rounds[i] for i in np.flatnonzero(image == n)]) for n in range(images)]
+    return Recorded(
+        deltas=deltas,
+        tokens={name: [by_image(tokens) for tokens, _ in own] for name, own in expected.items()},
+        drifts={name: [by_image(drift) for _, drift in own] for name, own in expected.items()},
+        rounds=by_image(np.ones(len(rounds))),
+        optimal=_lantern_drifts(pairs, table, native=False),
+        native=_lantern_drifts(pairs, table, native=True),
+        positions=[len(own) for own in pairs],
+    )
+
+
+def _lantern_drifts(pairs: list[list[tuple[Law, Law]]], table: NeighborTable, native: bool) -> dict[int, list[float]]:
+    """By k, the sum over each image's positions."""
+    rules = {
+        k: NeighborAcceptance(table, k, excess=LANTERN_LAMBDA - 1, native=native)
+        for k in LANTERN_KS
+        if k <= table.shape[1]
+    }
+    return {k: [sum(_drift(rule, p, q) for p, q in own) for own in pairs] for k, rule in rules.items()}
 
 
 def _first_positions(rounds: list[Round]) -> list[tuple[Law, Law]]:

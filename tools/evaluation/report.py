@@ -24,7 +24,7 @@ from .grid import contenders
 from .judges import ClassifierJudge
 from .measure import measure
 from .page import page
-from .plots import check_plot
+from .plots import require_matplotlib
 from .recorded import record
 
 
@@ -34,9 +34,9 @@ def report(
         "docs/results.md"
     ),
     images: Annotated[int, typer.Option(min=4, help="Pictures of each setting that is judged by its pictures.")] = 99,
-    speed_images: Annotated[int, typer.Option(min=2, help="Pictures of each setting that is timed, one by one.")] = 20,
-    recorded_images: Annotated[int, typer.Option(min=2, help="Pictures whose distributions are recorded.")] = 32,
-    batch_size: Annotated[int, typer.Option(min=1, help="Pictures that share passes where nothing is timed.")] = 16,
+    speed_images: Annotated[int, typer.Option(min=2, help="Pictures of each setting that is timed, one by one.")] = 16,
+    recorded_images: Annotated[int, typer.Option(min=2, help="Pictures whose distributions are recorded.")] = 33,
+    batch_size: Annotated[int, typer.Option(min=1, help="Pictures that share passes where nothing is timed.")] = 11,
     cfg: Annotated[float, typer.Option(help="Guidance scale.")] = 3.0,
     seed: int = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,
@@ -46,7 +46,7 @@ def report(
     ),
 ) -> None:
     """Run the ablations of the paper on a pair and write a page with what held and what did not."""
-    check_plot(out.with_suffix(".png"))
+    require_matplotlib("the report's plots")
     judge = ClassifierJudge(PictureClassifier.load(classifier), Bundle.open(bundle, verify=False).info.class_names)
     sampling = {"cfg_scale": cfg}
     with writable_folder(out.with_suffix(""), "--out"), writable_folder(run, "--run"):

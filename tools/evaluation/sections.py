@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..bench.statistics import Estimate
+from ..bench.statistics import Estimate, Resampled
 from .ablations import (
     AR,
     DELTAS,
@@ -26,11 +25,11 @@ from .ablations import (
     shaped,
     swept,
 )
-from .equal_length import difference, drift_at
+from .equal_length import SCHEDULES, difference, drift_at
 from .figures import delta_name, plot_lengths, plot_residuals, plot_schedules
 from .findings import Drawn, Findings, faster, longer
 from .table import shown
-from .wording import markdown_table, paragraph, rising, tally, verdict
+from .wording import decided, markdown_table, paragraph, tally, verdict
 
 FLOORED = "exponential, floor 1"
 # What should drift less, than what, and who says so.
@@ -40,8 +39,6 @@ ORDERINGS = (
     (FLOORED, "exponential", "this project's floor against the paper's schedule"),
     (FLOORED, "uniform", "annealing with the floor against none"),
 )
-# A figure, followed by its values on resampled images.
-Resampled = tuple[float, NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -80,67 +77,91 @@ def schedules_section(findings: Findings, folder: Path) -> Section:
         name: sorted((run[schedule(name, delta)] for delta in deltas), key=lambda drawn: drawn.length.value)
         for name, deltas in findings.recorded.deltas.items()
     }
-    lengths = [float(np.mean([own[i].length.value for own in rows.values()])) for i in range(len(GAINS))]
-    drifts = {name: [drift_at([d.sample for d in own], length) for length in lengths] for name, own in rows.items()}
-    pairs = {(a, b): [difference(x, y) for x, y in zip(drifts[a], drifts[b], strict=True)] for a, b, _ in ORDERINGS}
+    gains = range(len(GAINS))
+    expected = _at_equal_length(
+        {name: [findings.recorded.schedule_drift(name, i) for i in gains] for name in SCHEDULES},
+        [findings.recorded.length(i) for i in gains],
+    )
+    lengths = [float(np.mean([own[i].length.value for own in rows.values()])) for i in gains]
+    measured = _at_equal_length(
+        {name: [drift_at([d.sample for d in own], length) for length in lengths] for name, own in rows.items()},
+        lengths,
+    )
     plot_schedules(folder / "schedules.png", rows, run[AR])
-    names = [f"{length:.2f}" for length in lengths]
     claims = [
-        f"Drift at equal accepted length, {a} below {b} ({whose}): {verdict(pairs[a, b], names)}"
+        f"Drift at equal accepted length, {a} below {b} ({whose}): on recorded rounds {expected.verdict(a, b)}; "
+        f"as drawn {measured.verdict(a, b)}."
         for a, b, whose in ORDERINGS
     ]
     claims += [_frechet_claim(rows, a, b) for a, b in (("exponential", "uniform"), (FLOORED, "exponential"))]
     drawn = [run[LOSSLESS], *(item for own in rows.values() for item in own)]
-    return Section(_schedules_text(folder.name, names, drifts, pairs, _picture_table(drawn, run[AR])), claims)
-
-
-def _schedules_text(
-    folder: str,
-    lengths: Sequence[str],
-    drifts: dict[str, list[Resampled]],
-    pairs: dict[tuple[str, str], list[Estimate]],
-    drawn: str,
-) -> str:
     told = paragraph(f"""
-        Exponential (nu = 0.7) and linear without a floor, uniform, and exponential with a floor of 1. Deltas were
-        chosen on recorded lossless rounds to accept {", ".join(f"{gain:g}" for gain in GAINS)} times what `lossless`
-        does; what differences of length remain are interpolated away along delta.
+        Exponential (nu = 0.7) and linear without a floor, uniform, and exponential with a floor of 1. Deltas are those
+        that accept {", ".join(f"{gain:g}" for gain in GAINS)} times what `lossless` does on the rounds recorded while
+        {len(findings.recorded.rounds)} pictures were drawn losslessly.
     """)
-    at_length = markdown_table(
-        ("accepted length", *drifts),
-        [[name, *(shown(Estimate.of(*own[i])) for own in drifts.values())] for i, name in enumerate(lengths)],
-    )
-    differences = markdown_table(
-        ("accepted length", *(f"{a} minus {b}" for a, b in pairs)),
-        [[name, *(shown(own[i]) for own in pairs.values())] for i, name in enumerate(lengths)],
-    )
-    return "\n\n".join((
+    parts = (
         "## Schedules at equal accepted length, and the floor",
         told,
-        f"![drift and Fréchet distance by accepted length]({folder}/schedules.png)",
-        "Drift per token at an accepted length:",
-        at_length,
-        "Differences, below 0 where the first drifts less:",
-        differences,
-        "The settings as they were run:",
-        drawn,
-    ))  # fmt: skip
+        f"![drift and Fréchet distance by accepted length]({folder.name}/schedules.png)",
+        "On the recorded rounds, where nothing but the schedule differs, drift per token:",
+        expected.table(),
+        "As drawn, read off the line through a schedule's three deltas, drift per token:",
+        measured.table(),
+        "The settings as they were drawn:",
+        _picture_table(drawn, run[AR]),
+    )
+    return Section("\n\n".join(parts), claims)
+
+
+@dataclass(frozen=True)
+class _AtEqualLength:
+    """Drifts of the schedules at accepted lengths, and their differences by `ORDERINGS`."""
+
+    lengths: list[str]
+    drifts: dict[str, list[Resampled]]
+    differences: dict[tuple[str, str], list[Estimate]]
+
+    def verdict(self, a: str, b: str) -> str:
+        return verdict(self.differences[a, b], self.lengths)
+
+    def table(self) -> str:
+        drifts = markdown_table(
+            ("accepted length", *self.drifts),
+            [
+                [length, *(shown(Estimate.of(*own[i])) for own in self.drifts.values())]
+                for i, length in enumerate(self.lengths)
+            ],
+        )
+        differences = markdown_table(
+            ("accepted length", *(f"{a} minus {b}" for a, b in self.differences)),
+            [[length, *(shown(own[i]) for own in self.differences.values())] for i, length in enumerate(self.lengths)],
+        )
+        return f"{drifts}\n\n{differences}"
+
+
+def _at_equal_length(drifts: dict[str, list[Resampled]], lengths: Sequence[float]) -> _AtEqualLength:
+    differences = {
+        (a, b): [difference(x, y) for x, y in zip(drifts[a], drifts[b], strict=True)] for a, b, _ in ORDERINGS
+    }
+    return _AtEqualLength([f"{length:.2f}" for length in lengths], drifts, differences)
 
 
 def residuals_section(findings: Findings, folder: Path) -> Section:
     """The optimal residual against LANTERN++'s own."""
     recorded, run = findings.recorded, findings.quality
     ks, positions = list(recorded.optimal), sum(recorded.positions)
-    gains = [recorded.gain(k) for k in ks]
+    gains, wider = [recorded.gain(k) for k in ks], recorded.widening()
     better = [run[lantern(k, "native")].farther_than(run[lantern(k, "optimal")]) for k in DRAWN_KS]
     plot_residuals(folder / "residuals.png", findings, ks)
     claims = [
         f"The optimal residual drifts less than LANTERN++'s own (exact, {positions} positions): "
-        f"{tally([gain.low > 0 for gain in gains], [gain.high < 0 for gain in gains], [f'k = {k}' for k in ks])} "
-        f"The gap {'grows' if rising(gains) else 'does not grow steadily'} with k: "
-        f"{', '.join(f'{gain.value:.3g}' for gain in gains)}.",
+        f"{tally([gain.low > 0 for gain in gains], [gain.high < 0 for gain in gains], [f'k = {k}' for k in ks])}. "
+        f"The gap is wider at k = {max(ks)} than at k = {min(ks)}: {decided(wider.low > 0, wider.high < 0)} "
+        f"(difference {shown(wider)}).",
         "Pictures of the optimal residual are nearer to real ones than those of LANTERN++'s own (Fréchet distance): "
-        + tally([d.low > 0 for d in better], [d.high < 0 for d in better], [f"k = {k}" for k in DRAWN_KS]),
+        + tally([d.low > 0 for d in better], [d.high < 0 for d in better], [f"k = {k}" for k in DRAWN_KS])
+        + ".",
     ]
     told = paragraph(f"""
         LANTERN++ with lambda = {LANTERN_LAMBDA:g} and k neighbours. What its own residual (native) drifts depends on
@@ -171,10 +192,11 @@ def trees_section(findings: Findings, folder: Path) -> Section:
         ratios = ", ".join(f"{name} {shown(ratio)}" for name, ratio in zip(names, quick, strict=True))
         claims += [
             f"Trees accept more than a chain ({rule}): "
-            + tally([d.low > 0 for d in more], [d.high < 0 for d in more], names),
+            + tally([d.low > 0 for d in more], [d.high < 0 for d in more], names)
+            + ".",
             f"Trees are faster than a chain on this machine ({rule}): "
             + tally([d.low > 1 for d in quick], [d.high < 1 for d in quick], names)
-            + f" Speed over the chain's: {ratios}.",
+            + f". Speed over the chain's: {ratios}.",
         ]
     told = f"Depth {DRAFT_LENGTH}; `cool` at delta 1.1 with a floor of 1."
     table = markdown_table(("setting", "accepted length", "drift per token", "speed vs `ar`"), rows)
@@ -224,5 +246,5 @@ def _picture_table(drawn: Sequence[Drawn], ar: Drawn) -> str:
 def _frechet_claim(rows: dict[str, list[Drawn]], a: str, b: str) -> str:
     """At the longest accepted length, where relaxation shows most."""
     gap = rows[a][-1].farther_than(rows[b][-1])
-    word = "held" if gap.high < 0 else "the opposite held" if gap.low > 0 else "undecided"
+    word = decided(gap.high < 0, gap.low > 0)
     return f"Fréchet distance at the longest accepted length, {a} below {b}: {word} (difference {shown(gap)})."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from itertools import pairwise
 
 from ..bench.statistics import Estimate
 
@@ -18,22 +17,22 @@ def verdict(gaps: Sequence[Estimate], names: Sequence[str]) -> str:
 
 def tally(held: Sequence[bool], opposite: Sequence[bool], names: Sequence[str]) -> str:
     """Where it held, where the opposite did, and where the figures can't tell."""
+    words = [decided(*each) for each in zip(held, opposite, strict=True)]
     groups = {
-        "held": [name for name, yes in zip(names, held, strict=True) if yes],
-        "the opposite held": [name for name, yes in zip(names, opposite, strict=True) if yes],
-        "undecided": [name for name, a, b in zip(names, held, opposite, strict=True) if not a and not b],
+        word: [name for name, own in zip(names, words, strict=True) if own == word]
+        for word in ("held", "the opposite held", "undecided")
     }
     told = [
         f"{word} everywhere" if len(own) == len(names) > 1 else f"{word} at {', '.join(own)}"
         for word, own in groups.items()
         if own
     ]
-    return "; ".join(told) + "."
+    return "; ".join(told)
 
 
-def rising(gaps: Sequence[Estimate]) -> bool:
-    """Whether every figure is above the one before it."""
-    return all(later.value > earlier.value for earlier, later in pairwise(gaps))
+def decided(held: bool, opposite: bool) -> str:
+    """One comparison in a word or two."""
+    return "held" if held else "the opposite held" if opposite else "undecided"
 
 
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -13,7 +13,7 @@ from coolsd_trt.engines.bundle import Bundle
 from coolsd_trt.engines.loader import load_engines
 from coolsd_trt.runtime import Pipeline, SamplingConfig, SpeculativeConfig
 from coolsd_trt.runtime.condition import class_prompts
-from coolsd_trt.runtime.drift import acceptance_probability
+from coolsd_trt.runtime.drift import acceptance_probability, position_drift
 from coolsd_trt.runtime.schedules import cool_schedule
 from coolsd_trt.tools.bench.contenders import Workload
 from coolsd_trt.tools.calibration.check import above_budget, measure_setting
@@ -40,11 +40,12 @@ def test_prediction_is_the_exact_expectation() -> None:
     # The trace's mean is over drawn chains: draw each as often as its probability says.
     counts = np.round(weight * 10_000).astype(int)
     drawn = Trace(np.repeat(trace.ratio, counts, axis=0), np.repeat(trace.beta, counts, axis=0))
-    omega = np.array([OMEGAS[5], 1.0])
-    betas = [acceptance_probability(p[i], q[i], omega[i]) for i in range(2)]
-    prediction = predict(drawn, omega)
-    assert prediction.tokens == pytest.approx(1 + betas[0] + betas[0] * betas[1], rel=1e-9)
-    assert prediction.drift == pytest.approx(betas[0] - acceptance_probability(p[0], q[0]), rel=1e-9)
+    for omega in ([OMEGAS[5], 1.0], [OMEGAS[5], 0.6], [0.5, OMEGAS[3]], [0.8, 0.3]):
+        betas = [acceptance_probability(p[i], q[i], omega[i]) for i in range(2)]
+        drifts = [position_drift(p[i], q[i], omega[i]) for i in range(2)]
+        prediction = predict(drawn, np.array(omega))
+        assert prediction.tokens == pytest.approx(1 + betas[0] + betas[0] * betas[1], rel=1e-9)
+        assert prediction.drift == pytest.approx(drifts[0] + betas[0] * drifts[1], rel=1e-9)
 
 
 def test_omega_below_one_is_free_of_drift_and_interpolation_is_careful() -> None:
