@@ -51,12 +51,12 @@ def swept(length: int, delta: float | None) -> SpeculativeConfig:
     return SpeculativeConfig(rule="cool", delta=delta, draft_length=length)
 
 
-def quality_settings(deltas: Mapping[str, Sequence[float]]) -> list[SpeculativeConfig]:
-    """What is judged by its pictures: schedules and residuals."""
+def quality_settings(deltas: Mapping[str, Sequence[float]], ks: Sequence[int]) -> list[SpeculativeConfig]:
+    """What is judged by its pictures: schedules at these deltas and residuals with so many neighbours."""
     return [
         LOSSLESS,
         *(schedule(name, delta) for name, own in deltas.items() for delta in own),
-        *(lantern(k, resampling) for k in DRAWN_KS for resampling in RESAMPLING),
+        *(lantern(k, resampling) for k in ks for resampling in RESAMPLING),
     ]
 
 

@@ -19,7 +19,7 @@ from ...runtime.law import Law
 from ..bench.statistics import RESAMPLES, Estimate, Resampled, ratio_of_sums, resampled_images
 from ..calibration.prediction import expected_rounds, predict
 from ..calibration.trace import Round, image_sequences, record_rounds, trace_of
-from .ablations import DRAFT_LENGTH, GAINS, LANTERN_KS, LANTERN_LAMBDA
+from .ablations import DRAFT_LENGTH, DRAWN_KS, GAINS, LANTERN_KS, LANTERN_LAMBDA
 from .emitted import emitted_law, total_variation
 from .equal_length import OMEGA, SCHEDULES, delta_for
 from .folder import require_same
@@ -44,6 +44,11 @@ class Recorded:
     optimal: dict[int, list[float]]
     native: dict[int, list[float]]
     positions: list[int]
+
+    @property
+    def drawn_ks(self) -> list[int]:
+        """Of `DRAWN_KS` those that the bundle has neighbours for."""
+        return [k for k in DRAWN_KS if k in self.optimal]
 
     def length(self, gain: int) -> float:
         """Expected tokens a round, the mean of the schedules at one of the `GAINS`."""

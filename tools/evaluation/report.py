@@ -53,20 +53,19 @@ def report(
         stderr.print("distributions of lossless rounds")
         recorded = record(bundle, run / "recorded.json", recorded_images, batch_size, seed + 1, sampling, threads)
 
-        def drawn(name: str, configs: Sequence[SpeculativeConfig], workload: Workload, judged: bool) -> Run:
+        def drawn(name: str, configs: Sequence[SpeculativeConfig], workload: Workload, with_pictures: bool) -> Run:
             rows = contenders(configs)
             folder, _ = measure(
                 bundle, run / name, rows, workload, "auto", threads, lambda todo: track(todo, name, console=stderr)
             )
             found = []
             for row in rows:
-                pictures = [folder.picture(row, i) for i in range(workload.images)] if judged else []
+                pictures = [folder.picture(row, i) for i in range(workload.images)] if with_pictures else []
                 found.append(_drawn(row, rows[0], judge, pictures))
             return Run(found, workload)
 
-        quality = drawn(
-            "quality", quality_settings(recorded.deltas), Workload(images, batch_size, seed, sampling), True
-        )
+        judged = quality_settings(recorded.deltas, recorded.drawn_ks)
+        quality = drawn("quality", judged, Workload(images, batch_size, seed, sampling), True)
         speed = drawn("speed", speed_settings(), Workload(speed_images, 1, seed, sampling), False)
         setting = {"bundle": bundle.name, "machine": machine(), "cfg": f"{cfg:g}"}
         write_text(out, page(Findings(recorded, quality, speed, setting), out.with_suffix("")))

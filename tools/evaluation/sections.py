@@ -13,7 +13,6 @@ from .ablations import (
     AR,
     DELTAS,
     DRAFT_LENGTH,
-    DRAWN_KS,
     GAINS,
     LANTERN_LAMBDA,
     LENGTHS,
@@ -152,7 +151,7 @@ def residuals_section(findings: Findings, folder: Path) -> Section:
     recorded, run = findings.recorded, findings.quality
     ks, positions = list(recorded.optimal), sum(recorded.positions)
     gains, wider = [recorded.gain(k) for k in ks], recorded.widening()
-    better = [run[lantern(k, "native")].farther_than(run[lantern(k, "optimal")]) for k in DRAWN_KS]
+    better = [run[lantern(k, "native")].farther_than(run[lantern(k, "optimal")]) for k in recorded.drawn_ks]
     plot_residuals(folder / "residuals.png", findings, ks)
     claims = [
         f"The optimal residual drifts less than LANTERN++'s own (exact, {positions} positions): "
@@ -160,7 +159,7 @@ def residuals_section(findings: Findings, folder: Path) -> Section:
         f"The gap is wider at k = {max(ks)} than at k = {min(ks)}: {decided(wider.low > 0, wider.high < 0)} "
         f"(difference {shown(wider)}).",
         "Pictures of the optimal residual are nearer to real ones than those of LANTERN++'s own (Fréchet distance): "
-        + tally([d.low > 0 for d in better], [d.high < 0 for d in better], [f"k = {k}" for k in DRAWN_KS])
+        + tally([d.low > 0 for d in better], [d.high < 0 for d in better], [f"k = {k}" for k in recorded.drawn_ks])
         + ".",
     ]
     told = paragraph(f"""
@@ -175,7 +174,7 @@ def residuals_section(findings: Findings, folder: Path) -> Section:
             for k, gain in zip(ks, gains, strict=True)
         ],
     )
-    drawn = _picture_table([run[lantern(k, name)] for k in DRAWN_KS for name in RESAMPLING], run[AR])
+    drawn = _picture_table([run[lantern(k, name)] for k in recorded.drawn_ks for name in RESAMPLING], run[AR])
     plot = f"![total variation by k]({folder.name}/residuals.png)"
     title = "## The optimal residual and LANTERN++'s own"
     return Section("\n\n".join((title, told, exact, plot, "Pictures drawn with them:", drawn)), claims)
