@@ -260,7 +260,8 @@ class Pipeline:
             )
         tree = speculative.static_tree
         if tree is None:
-            return DynamicDrafter(self._engines.draft, depth, sampling)
+            nodes, branches = speculative.tree_nodes, speculative.tree_branches
+            return DynamicDrafter(self._engines.draft, depth, sampling, branches, nodes)
         return StaticDrafter(self._engines.draft, tree, sampling)
 
 

@@ -61,6 +61,8 @@ def generate(
     resampling: options.Resampling = None,
     draft_length: DraftLength = None,
     tree: options.TreeChoice = None,
+    tree_nodes: options.TreeNodes = None,
+    tree_branches: options.TreeBranches = None,
     batch_size: Annotated[int, typer.Option(help="Pictures that share passes.")] = 8,
     backend: Annotated[str, typer.Option(help=f"auto or one of: {BACKENDS_HELP}")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,
