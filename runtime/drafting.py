@@ -1,4 +1,5 @@
-"""Drafting with an EAGLE-1 draft: one catch-up pass over what was just emitted, then one pass per level of a tree."""
+"""Drafting with an EAGLE-1 draft: one catch-up pass over what was just emitted, then one pass per level of a tree; or
+all of a chain in one call, where the engine can."""
 
 from __future__ import annotations
 
@@ -10,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import SamplingConfig
+from .errors import BackendError
 from .proposal import NOTHING, Proposal
-from .protocols import CachedTransformer
+from .protocols import CachedTransformer, ChainDraft, ChainInput
 from .sampling import UniformSource, draw_distinct
 from .sequence import Batch
-from .stepping import chain_step, guided, tree_step
+from .stepping import chain_step, guided, guides, tree_step
 from .tree import Tree
-from .warping import warp
+from .warping import NOT_FINITE, warp
 
 
 class Drafter(Protocol):
@@ -102,6 +104,53 @@ class StaticDrafter:
             else:
                 q = warp(row, self.sampling)
                 proposal.offer(node, draw_distinct(q, count, rng), q)
+
+
+@dataclass(frozen=True)
+class FusedDrafter:
+    """`StaticDrafter` for a chain, in one engine call: the same tokens for the same uniforms, but for a uniform that
+    lies within rounding of an edge."""
+
+    draft: ChainDraft
+    depth: int
+    sampling: SamplingConfig
+
+    @property
+    def size(self) -> int:
+        return self.depth + 1
+
+    def propose(self, batch: Batch, limits: Sequence[int]) -> list[Proposal]:
+        tree = Tree.chain(max(limits))
+        proposals = [Proposal.empty(tree, sequence.pending) for sequence in batch.sequences]
+        if not tree.depth:
+            return proposals
+        uniforms = np.zeros((self.depth, len(batch)))
+        for i, sequence in enumerate(batch.sequences):
+            if not self.sampling.greedy:
+                uniforms[: limits[i], i] = [sequence.rng.random() for _ in range(limits[i])]
+        ids, counts = _catch_up_ids(batch)
+        index = batch.emitted + np.arange(self.depth)[:, None]
+        features = batch.features[:, : ids.shape[1]]
+        start = batch.cached - counts
+        out = self.draft.chain(
+            ChainInput(ids, features, start, counts, uniforms, guides(self.sampling, index), self.sampling)
+        )
+        for i, proposal in enumerate(proposals):
+            for node in range(limits[i]):
+                token, q = int(out.tokens[node, i]), out.q[node, i]
+                if not q[token] > 0:
+                    raise BackendError(NOT_FINITE)
+                proposal.offer(node, [token], None if self.sampling.greedy else q)
+        return proposals
+
+
+def static_drafter(draft: CachedTransformer, tree: Tree, sampling: SamplingConfig) -> Drafter:
+    """The drafter of a tree: fused where it is a chain that the engine can run whole. Top-p, which would need a sort of
+    the vocabulary for every token of a fused chain, is drafted stepwise."""
+    is_chain = tree == Tree.chain(tree.depth)
+    if is_chain and sampling.top_p == 1 and isinstance(draft, ChainDraft) and tree.depth <= draft.longest_chain:
+        return FusedDrafter(draft, tree.depth, sampling)
+    return StaticDrafter(draft, tree, sampling)
 
 
 def catch_up(draft: CachedTransformer, batch: Batch) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -12,6 +12,13 @@ from .errors import BackendError
 
 FloatArray = NDArray[np.floating[Any]]
 
+# What LlamaGen divides by at least.
+LEAST_TEMPERATURE = 1e-5
+NOT_FINITE = (
+    "the engine returned logits that are not finite. Expected finite numbers; "
+    "check the checkpoint for NaNs, or rebuild the bundle in fp32."
+)
+
 
 def combine_cfg(cond: FloatArray, uncond: FloatArray, scale: float) -> FloatArray:
     """Classifier-free guidance on raw logits: `u + scale * (c - u)`.
@@ -34,13 +41,10 @@ def warp(logits: FloatArray, sampling: SamplingConfig) -> NDArray[np.float64]:
     """
     x = np.array(logits, dtype=np.float64)
     if not np.isfinite(x.max(axis=-1)).all():
-        raise BackendError(
-            "the engine returned logits that are not finite. Expected finite numbers; "
-            "check the checkpoint for NaNs, or rebuild the bundle in fp32."
-        )
+        raise BackendError(NOT_FINITE)
     if sampling.temperature == 0:
         return one_hot(x.argmax(axis=-1), x.shape[-1])
-    x /= max(sampling.temperature, 1e-5)
+    x /= max(sampling.temperature, LEAST_TEMPERATURE)
     if sampling.top_p_first:
         _keep_top_p(x, sampling.top_p)
         _keep_top_k(x, sampling.top_k)

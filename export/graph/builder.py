@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -32,6 +33,8 @@ class GraphBuilder:
 
     Weights go to `<path>.data` one by one, so memory holds a single tensor at a time. The graph is strongly typed:
     `real` gives a weight the graph's float type, and `widen` and `narrow` go to float32 and back.
+
+    Several graphs can share the data file: variants of this one, see `only_in`, and others, see `sharing`.
     """
 
     def __init__(self, path: Path, opset: int, precision: PrecisionName = "fp32") -> None:
@@ -40,9 +43,11 @@ class GraphBuilder:
         self.parameters = 0
         self.precision = precision
         self.float_type = FLOAT_TYPES[precision]
-        self._opset = opset
-        self._nodes: list[Any] = []
-        self._initializers: list[Any] = []
+        self.opset = opset
+        self._variant = ""
+        self._nodes: list[tuple[str, Any]] = []
+        self._weights: dict[str, Any] = {}
+        self._initializers: dict[str, Any] = {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
@@ -59,6 +64,21 @@ class GraphBuilder:
         self._data.close()
         if not self.data_path.stat().st_size:
             self.data_path.unlink()
+
+    def sharing(self, path: Path) -> GraphBuilder:
+        """The pen of another graph beside this one, with the same weights. Use it before this one closes."""
+        other = GraphBuilder(path, self.opset, self.precision)
+        other.data_path, other._data, other._weights = self.data_path, self._data, self._weights
+        return other
+
+    @contextmanager
+    def only_in(self, variant: str) -> Iterator[None]:
+        """Nodes added meanwhile belong to one variant of the graph; all others are common to all variants."""
+        self._variant = variant
+        try:
+            yield
+        finally:
+            self._variant = ""
 
     def scope(self, name: str) -> None:
         """Prefix of the names that follow, so that layers are told apart in profiles."""
@@ -79,7 +99,8 @@ class GraphBuilder:
     def ops(self, kind: str, *inputs: str, outputs: Sequence[str] | int, **attributes: Any) -> list[str]:
         """Add a node with several outputs (their names, or how many) and return their names."""
         names = [self._fresh(kind) for _ in range(outputs)] if isinstance(outputs, int) else list(outputs)
-        self._nodes.append(helper.make_node(kind, list(inputs), names, name=names[0] + "/node", **attributes))
+        node = helper.make_node(kind, list(inputs), names, name=names[0] + "/node", **attributes)
+        self._nodes.append((self._variant, node))
         return names
 
     def constant(self, value: Array) -> str:
@@ -87,7 +108,7 @@ class GraphBuilder:
         key = (value.dtype.str, value.shape, value.tobytes())
         if key not in self._constants:
             name = f"const_{len(self._constants)}"
-            self._initializers.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+            self._initializers[name] = numpy_helper.from_array(np.asarray(value, order="C"), name)
             self._constants[key] = name
         return self._constants[key]
 
@@ -99,12 +120,17 @@ class GraphBuilder:
         return self.constant(np.array(value, dtype=np.float32))
 
     def weight(self, name: str, value: Array) -> str:
-        """A trained tensor or a table; large ones are written to the data file right away."""
-        value = np.ascontiguousarray(value)
-        self.parameters += value.size
+        """A trained tensor or a table; large ones are written to the data file right away. A name that is known already
+        stands for the value it had first."""
+        if name not in self._weights:
+            self.parameters += value.size
+            self._weights[name] = self._stored(name, np.ascontiguousarray(value))
+        self._initializers[name] = self._weights[name]
+        return name
+
+    def _stored(self, name: str, value: Array) -> Any:
         if value.nbytes < EXTERNAL_BYTES:
-            self._initializers.append(numpy_helper.from_array(value, name))
-            return name
+            return numpy_helper.from_array(value, name)
         self._data.write(b"\0" * (-self._data.tell() % ALIGNMENT))
         tensor = TensorProto(name=name, data_type=onnx_type(value.dtype.type), dims=value.shape)
         tensor.data_location = TensorProto.EXTERNAL
@@ -112,8 +138,7 @@ class GraphBuilder:
         for key, entry in location.items():
             tensor.external_data.add(key=key, value=str(entry))
         self._data.write(value.data.cast("B"))
-        self._initializers.append(tensor)
-        return name
+        return tensor
 
     def real(self, value: Array) -> Array:
         """A float array in the graph's float type."""
@@ -129,18 +154,25 @@ class GraphBuilder:
         """From float32 to the graph's float type."""
         return x if self.float_type is np.float32 else self.op("Cast", x, to=onnx_type(self.float_type))
 
-    def save(self) -> None:
-        """Write the .onnx and check it (`onnx.checker` with full shape inference)."""
+    def save(self, variant: str = "", path: Path | None = None) -> Path:
+        """Write the .onnx of one variant (at `path`, if not the builder's own), check it (`onnx.checker` with full
+        shape inference), and return where it is."""
+        path = path or self.path
         self._data.flush()
-        graph = helper.make_graph(self._nodes, self.path.stem, self._inputs, self._outputs, self._initializers)
+        nodes = [node for owner, node in self._nodes if owner in ("", variant)]
+        read = {name for node in nodes for name in node.input}
+        initializers = [tensor for name, tensor in self._initializers.items() if name in read]
+        domains = [helper.make_opsetid("", self.opset)]
+        domains += [helper.make_opsetid(domain, 1) for domain in sorted({node.domain for node in nodes} - {""})]
         model = helper.make_model(
-            graph,
-            opset_imports=[helper.make_opsetid("", self._opset)],
+            helper.make_graph(nodes, path.stem, self._inputs, self._outputs, initializers),
+            opset_imports=domains,
             ir_version=IR_VERSION,
             producer_name=PRODUCER,
         )
-        self.path.write_bytes(model.SerializeToString())
-        onnx.checker.check_model(str(self.path), full_check=True)
+        path.write_bytes(model.SerializeToString())
+        onnx.checker.check_model(str(path), full_check=True)
+        return path
 
     def spec(self) -> dict[str, Any]:
         """What the manifest says of any saved graph: the fields of `GraphSpec`."""
