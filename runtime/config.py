@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -46,6 +47,11 @@ class SamplingConfig(_Settings):
     @property
     def guided(self) -> bool:
         return self.cfg_scale > 1
+
+    @property
+    def last_guided(self) -> float:
+        """The last image token (0 = the first) that guidance applies to."""
+        return math.inf if self.cfg_interval < 0 else self.cfg_interval + 1
 
 
 class SpeculativeConfig(_Settings):

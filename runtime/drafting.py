@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -12,13 +13,14 @@ from numpy.typing import NDArray
 
 from .config import SamplingConfig
 from .errors import BackendError
+from .law import Law
 from .proposal import NOTHING, Proposal
 from .protocols import CachedTransformer, ChainDraft, ChainInput
-from .sampling import UniformSource, draw_distinct
+from .sampling import UniformSource
 from .sequence import Batch
 from .stepping import chain_step, guided, guides, tree_step
 from .tree import Tree
-from .warping import NOT_FINITE, warp
+from .warping import NOT_FINITE, Warper
 
 
 class Drafter(Protocol):
@@ -60,6 +62,10 @@ class StaticDrafter:
     tree: Tree
     sampling: SamplingConfig
 
+    @cached_property
+    def _warp(self) -> Warper:
+        return Warper(self.sampling)
+
     @property
     def depth(self) -> int:
         return self.tree.depth
@@ -77,10 +83,10 @@ class StaticDrafter:
         parents: list[int] = [0]
         drafted: list[int] = []  # nodes in the draft's cache
         for depth in range(tree.depth):
-            scores = guided(logits, self.sampling, (batch.emitted + depth)[:, None])
             for i, sequence in enumerate(batch.sequences):
                 if depth < limits[i]:
-                    self._offer(proposals[i], parents, scores[i], sequence.rng)
+                    index = sequence.emitted + depth
+                    self._offer(proposals[i], parents, logits[batch.rows(i)], index, sequence.rng)
             level = [child for node in parents for child in tree.children[node] if tree.children[child]]
             if not level:
                 break
@@ -93,17 +99,20 @@ class StaticDrafter:
             logits, features, parents = out.logits, out.hidden, level
         return proposals
 
-    def _offer(self, proposal: Proposal, parents: list[int], logits: NDArray[np.float32], rng: UniformSource) -> None:
-        """Choose the children of one level's nodes. logits: [nodes, V]."""
-        for node, row in zip(parents, logits, strict=True):
+    def _offer(
+        self, proposal: Proposal, parents: list[int], logits: NDArray[np.float32], index: int, rng: UniformSource
+    ) -> None:
+        """Choose the children of one level's nodes, image tokens number `index`. logits: [branches, nodes, V]."""
+        for column, node in enumerate(parents):
             count = len(proposal.tree.children[node])
             if proposal.tokens[node] == NOTHING:
                 continue
             if self.sampling.greedy:
-                proposal.offer(node, best(row, count), None)
+                scores = guided(logits[:, column], self.sampling, index)[0]
+                proposal.offer(node, best(scores, count), None)
             else:
-                q = warp(row, self.sampling)
-                proposal.offer(node, draw_distinct(q, count, rng), q)
+                q = self._warp(logits[:, column], index)
+                proposal.offer(node, q.draw_distinct(count, rng), q)
 
 
 @dataclass(frozen=True)
@@ -125,23 +134,25 @@ class FusedDrafter:
         if not tree.depth:
             return proposals
         uniforms = np.zeros((self.depth, len(batch)))
-        for i, sequence in enumerate(batch.sequences):
-            if not self.sampling.greedy:
+        if not self.sampling.greedy:
+            for i, sequence in enumerate(batch.sequences):
                 uniforms[: limits[i], i] = [sequence.rng.random() for _ in range(limits[i])]
         ids, counts = _catch_up_ids(batch)
-        index = batch.emitted + np.arange(self.depth)[:, None]
-        features = batch.features[:, : ids.shape[1]]
-        start = batch.cached - counts
-        out = self.draft.chain(
-            ChainInput(ids, features, start, counts, uniforms, guides(self.sampling, index), self.sampling)
-        )
+        start, features = batch.cached - counts, batch.features[:, : ids.shape[1]]
+        guided = guides(self.sampling, batch.emitted + np.arange(self.depth)[:, None])
+        out = self.draft.chain(ChainInput(ids, features, start, counts, uniforms, guided, self.sampling))
         for i, proposal in enumerate(proposals):
-            for node in range(limits[i]):
-                token, q = int(out.tokens[node, i]), out.q[node, i]
-                if not q[token] > 0:
-                    raise BackendError(NOT_FINITE)
-                proposal.offer(node, [token], None if self.sampling.greedy else q)
+            for depth in range(limits[i]):
+                self._offer(proposal, depth, int(out.tokens[depth, i]), out.q[depth, i])
         return proposals
+
+    def _offer(self, proposal: Proposal, node: int, token: int, q: NDArray[np.float64]) -> None:
+        if not q[token] > 0:
+            raise BackendError(NOT_FINITE)
+        if self.sampling.greedy:
+            proposal.offer(node, [token], None)
+        else:
+            proposal.offer(node, [token], Law.of_dense(q) if self.sampling.top_k else Law(np.arange(len(q)), q, len(q)))
 
 
 def static_drafter(draft: CachedTransformer, tree: Tree, sampling: SamplingConfig) -> Drafter:

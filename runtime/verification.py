@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from .acceptance import Acceptance, Relaxation
 from .errors import InputError
+from .law import Law
 from .proposal import Proposal
-from .sampling import UniformSource, sample_token, without
+from .sampling import UniformSource
 from .tree import Tree
-from .warping import one_hot
 
 Distribution = NDArray[np.floating[Any]]
 
@@ -67,18 +67,17 @@ def verify_chain(
         )
     if length and p.shape[1:] != q.shape[1:]:
         raise InputError(f"verify_chain got p over {p.shape[1:]} and q over {q.shape[1:]} tokens. Expected the same.")
-    proposal = Proposal(Tree.chain(length), np.concatenate([[0], tokens]), dict(enumerate(q)))
-    verdict = judge(proposal, p.__getitem__, rules, rng)
+    laws = dict(enumerate(map(Law.of_dense, q)))
+    proposal = Proposal(Tree.chain(length), np.concatenate([[0], tokens]), laws)
+    verdict = judge(proposal, lambda node: Law.of_dense(p[node]), rules, rng)
     return verdict.n_accepted, verdict.next_token
 
 
-def judge(
-    proposal: Proposal, p: Callable[[int], Distribution], rules: Sequence[Acceptance], rng: UniformSource
-) -> Verdict:
+def judge(proposal: Proposal, p: Callable[[int], Law], rules: Sequence[Acceptance], rng: UniformSource) -> Verdict:
     """Walk from the root: at each node the first child that stands is the next; if none does, the residual speaks.
 
     Args:
-        p: node -> [V], the target's distribution after it; asked only for nodes the walk visits.
+        p: node -> the target's law after it; asked only for nodes the walk visits, once each.
         rules: the acceptance test by depth, the root's children first. The walk is at most so long.
         rng: source of uniforms on [0, 1): one per candidate tested, then one for the emitted token.
     """
@@ -90,10 +89,10 @@ def judge(
         acceptance.append(trial.acceptance)
         drift += trial.drift
         if trial.accepted is None:
-            return Verdict(path, sample_token(trial.residual, rng.random()), np.array(acceptance), drift)
+            return Verdict(path, trial.residual.sample(rng.random()), np.array(acceptance), drift)
         node = trial.accepted
         path.append(node)
-    return Verdict(path, sample_token(p(node), rng.random()), np.array(acceptance), drift)
+    return Verdict(path, p(node).sample(rng.random()), np.array(acceptance), drift)
 
 
 @dataclass(frozen=True)
@@ -101,12 +100,12 @@ class _Trial:
     """accepted: the child that stands, None if none does. residual: what is left of p then."""
 
     accepted: int | None
-    residual: Distribution
+    residual: Law
     acceptance: float
     drift: float
 
 
-def _try_children(proposal: Proposal, node: int, p: Distribution, rule: Acceptance, rng: UniformSource) -> _Trial:
+def _try_children(proposal: Proposal, node: int, p: Law, rule: Acceptance, rng: UniformSource) -> _Trial:
     """Test siblings in turn, each against what its elders' rejections left of p and the law it was drawn from.
 
     At a <= p the emitted law is exactly p, whatever the number of siblings (by induction from the last one). The sum
@@ -115,7 +114,7 @@ def _try_children(proposal: Proposal, node: int, p: Distribution, rule: Acceptan
     acceptance = drift = 0.0
     children = proposal.candidates(node)
     tokens = [int(proposal.tokens[child]) for child in children]
-    for child, token, q in zip(children, tokens, _laws(proposal.q.get(node), tokens, len(p)), strict=False):
+    for child, token, q in zip(children, tokens, _laws(proposal.q.get(node), tokens, p.size), strict=False):
         beta, variation = rule.measure(p, q)
         acceptance += beta
         drift += variation
@@ -126,11 +125,11 @@ def _try_children(proposal: Proposal, node: int, p: Distribution, rule: Acceptan
     return _Trial(None, p, acceptance, drift)
 
 
-def _laws(q: Distribution | None, tokens: list[int], size: int) -> Iterator[Distribution]:
+def _laws(q: Law | None, tokens: list[int], size: int) -> Iterator[Law]:
     """The law each sibling was drawn from: q without its elders; without q, the law that holds only itself."""
     for token in tokens:
         if q is None:
-            yield one_hot(np.array(token), size)
+            yield Law.one_hot(token, size)
         else:
             yield q
-            q = without(q, token)
+            q = q.without(token)

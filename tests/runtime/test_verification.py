@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from coolsd_trt.runtime import InputError
 from coolsd_trt.runtime.acceptance import Relaxation
+from coolsd_trt.runtime.law import Law
 from coolsd_trt.runtime.proposal import Proposal
 from coolsd_trt.runtime.tree import Tree
 from coolsd_trt.runtime.verification import Verdict, judge, verify_chain
@@ -27,8 +28,8 @@ class Recorded:
 
 
 def judged(tokens: list[int], omega: list[float], uniforms: list[float]) -> Verdict:
-    proposal = Proposal(Tree.chain(len(tokens)), np.array([0, *tokens]), dict(enumerate(Q)))
-    return judge(proposal, P.__getitem__, [Relaxation(w) for w in omega], Recorded(uniforms))
+    proposal = Proposal(Tree.chain(len(tokens)), np.array([0, *tokens]), dict(enumerate(map(Law.of_dense, Q))))
+    return judge(proposal, lambda node: Law.of_dense(P[node]), [Relaxation(w) for w in omega], Recorded(uniforms))
 
 
 def test_all_accepted_gives_the_bonus_token() -> None:

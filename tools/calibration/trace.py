@@ -134,7 +134,7 @@ def image_sequences(prompts: Sequence[Any], n_tokens: int, seed: int, draft_leng
 def _measure(proposal: Proposal, p: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """ratio [L] and beta [L, len(OMEGAS)] of a chain; p: [L + 1, V]."""
     tokens = proposal.tokens[1:]
-    q = np.stack([proposal.q[node] for node in range(len(tokens))])
+    q = np.stack([proposal.q[node].dense() for node in range(len(tokens))])
     nodes = np.arange(len(tokens))
     ratio = p[nodes, tokens] / q[nodes, tokens]
     beta = np.stack([np.minimum(q, omega * p[:-1]).sum(axis=1) for omega in OMEGAS], axis=1)
