@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from ..cli.errors import run_app
-from . import rules
+from . import drafting, lowerings, rules
 
 app = typer.Typer(
     help="Benchmarks; each prints ratios against a baseline of the same run.",
@@ -14,7 +14,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("rules")(rules.rules)
-# One command would otherwise become the program itself.
-app.callback()(lambda: None)
+app.command("lowerings")(lowerings.lowerings)
+app.command("drafting")(drafting.drafting)
 
 run_app(app)
