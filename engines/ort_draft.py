@@ -27,7 +27,7 @@ class OrtDraft(OrtTransformer):
         self._chains = list(chains)
         self._chain_session: Any = None
         self._chain_length = 0
-        self._chain_bound: dict[tuple[int, int], Bound] = {}
+        self._chain_bound: dict[tuple[int, int, int], Bound] = {}
         self._results: dict[int, ChainOutput] = {}
         super().__init__(path, spec, threads)
 
@@ -40,7 +40,7 @@ class OrtDraft(OrtTransformer):
         if length != self._chain_length:
             self._open_chain(length)
         rows, tokens = chain.input_ids.shape
-        bound = self._chain_bound.get((rows, tokens)) or self._bind_chain(rows, tokens, images)
+        bound = self._chain_bound.get((rows, tokens, images)) or self._bind_chain(rows, tokens, images)
         _fill(bound.inputs, chain, self._spec.vocab_size)
         try:
             self._chain_session.run_with_iobinding(bound.binding)
@@ -101,7 +101,7 @@ class OrtDraft(OrtTransformer):
         bound.bind_buffers()
         # One buffer takes every stage of a cache, so none of the chain's steps copies it.
         self._bind_caches(bound.binding, rows, [f"_{k + 1}" for k in range(length)])
-        return self._chain_bound.setdefault((rows, tokens), bound)
+        return self._chain_bound.setdefault((rows, tokens, images), bound)
 
 
 def _fill(inputs: dict[str, NDArray[Any]], chain: ChainInput, vocab: int) -> None:

@@ -152,7 +152,9 @@ class FusedDrafter:
         if self.sampling.greedy:
             proposal.offer(node, [token], None)
         else:
-            proposal.offer(node, [token], Law.of_dense(q) if self.sampling.top_k else Law(np.arange(len(q)), q, len(q)))
+            # The engine's next chain overwrites q.
+            law = Law.of_dense(q) if self.sampling.top_k else Law(np.arange(len(q)), q.copy(), len(q))
+            proposal.offer(node, [token], law)
 
 
 def static_drafter(draft: CachedTransformer, tree: Tree, sampling: SamplingConfig) -> Drafter:

@@ -142,14 +142,13 @@ def declare_gqa(g: GraphBuilder, shape: TransformerShape, step: StepIO, tables: 
 
 
 def declare_causal_gqa(
-    g: GraphBuilder, shape: TransformerShape, write_indices: str, dims: str, cache_length: str, tables: Tables
+    g: GraphBuilder, shape: TransformerShape, write_indices: str, dims: str, tables: Tables
 ) -> Attention:
-    """`declare_gqa` for tokens in a row, whose positions are where they are written; without a mask.
-
-    dims: [B, S]. cache_length: [1].
-    """
+    """`declare_gqa` for tokens in a row, whose positions are where they are written; without a mask. dims: [B, S]."""
     cos, sin = (g.narrow(g.weight(name, table)) for name, table in zip(("rope_cos", "rope_sin"), tables, strict=True))
-    return _gqa(g, shape, write_indices, dims, cache_length, (cos, sin))
+    tokens = g.op("Slice", dims, g.ints(1), g.ints(2))
+    longest = g.op("Add", g.op("ReduceMax", write_indices, keepdims=1), tokens)
+    return _gqa(g, shape, write_indices, dims, longest, (cos, sin))
 
 
 def _gqa(
@@ -157,20 +156,21 @@ def _gqa(
     shape: TransformerShape,
     write_indices: str,
     dims: str,
-    cache_length: str,
+    longest: str,
     tables: tuple[str, str],
     position_ids: str = "",
     bias: str = "",
 ) -> Attention:
+    """longest: [1], a bound of every row's length after the step; RoPE tables and bias must reach so far."""
     int32 = onnx_type(np.int32)
     rows, tokens = g.ops("Split", dims, outputs=2, axis=0, num_outputs=2)
     last = g.op("Cast", g.op("Sub", g.op("Add", write_indices, tokens), g.ints(1)), to=int32)
     counts = g.op("Expand", g.op("Cast", tokens, to=int32), rows)
-    longest = g.op("Cast", cache_length, to=int32)
+    total = g.op("Cast", longest, to=int32)
 
     def attend(projected: str, cache: CacheIO, named: str) -> str:
         unused = [""] * 5
-        shared = (last, longest, *tables, position_ids, bias, *unused, counts)
+        shared = (last, total, *tables, position_ids, bias, *unused, counts)
         return g.ops(
             "GroupQueryAttention",
             *(projected, "", "", cache.past_key, cache.past_value, *shared),

@@ -98,7 +98,7 @@ class _Chain:
         """For tokens in a row from `write_indices` on. dims: [B, S]."""
         g, shape = self.g, self.layers.shape
         if self.lowering == GQA:
-            return declare_causal_gqa(g, shape, self.write_indices, dims, self.cache_length, self.tables)
+            return declare_causal_gqa(g, shape, self.write_indices, dims, self.tables)
         tokens = g.op("Squeeze", g.op("Slice", dims, g.ints(1), g.ints(2)))
         steps = g.op("Range", _index(g, 0), tokens, _index(g, 1))
         positions = g.op("Add", g.op("Unsqueeze", self.write_indices, g.ints(1)), steps)
