@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -73,13 +74,30 @@ def open_session(path: Path, threads: int | None, placement: Placement = ON_CPU,
     return session
 
 
+@functools.cache
+def runs_gqa() -> bool:
+    """Whether the installed onnxruntime's GroupQueryAttention takes rows of different lengths."""
+    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+
+    return any(
+        schema.name == "GroupQueryAttention" and any(value.name == "query_seqlens" for value in schema.inputs)
+        for schema in get_all_operator_schema()
+    )
+
+
 @dataclass
-class _Bound:
+class Bound:
     """Host buffers of one step shape, and the I/O binding that points at them."""
 
     inputs: dict[str, NDArray[Any]]
-    outputs: dict[str, NDArray[np.float32]]
+    outputs: dict[str, NDArray[Any]]
     binding: Any
+
+    def bind_buffers(self) -> None:
+        """Point the binding at all buffers."""
+        for bind, arrays in ((self.binding.bind_input, self.inputs), (self.binding.bind_output, self.outputs)):
+            for name, array in arrays.items():
+                bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
 
 class OrtTransformer:
@@ -99,12 +117,17 @@ class OrtTransformer:
         placement: Placement = ON_CPU,
     ) -> None:
         _check_graph(path, spec)
-        self._session = open_session(path, threads, placement, low_memory)
-        self._spec = spec
+        self._path, self._spec = path, spec
+        self._threads, self._low_memory, self._placement = threads, low_memory, placement
+        self._session: Any = None
+        self._open()
         self._takes_features = any(tensor.name == "features" for tensor in spec.inputs)
         self._caches: dict[str, Any] = {}
         self._cache_shape: tuple[int, int, int, int] = (0, 0, 0, 0)
-        self._bound: dict[tuple[int, int], _Bound] = {}
+        self._bound: dict[tuple[int, int], Bound] = {}
+
+    def _open(self) -> None:
+        self._session = open_session(self._path, self._threads, self._placement, self._low_memory)
 
     @property
     def cache_length(self) -> int:
@@ -169,7 +192,7 @@ class OrtTransformer:
         self._caches.clear()
         self._cache_shape = (0, 0, 0, 0)
 
-    def _bind(self, rows: int, length: int) -> _Bound:
+    def _bind(self, rows: int, length: int) -> Bound:
         spec = self._spec
         inputs: dict[str, NDArray[Any]] = {
             "input_ids": np.zeros((rows, length), dtype=np.int64),
@@ -183,17 +206,21 @@ class OrtTransformer:
             "logits": np.zeros((rows, length, spec.vocab_size), dtype=np.float32),
             "hidden": np.zeros((rows, length, spec.hidden_size), dtype=np.float32),
         }
-        binding = self._session.io_binding()
-        for name, array in inputs.items():
-            binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        for name, array in outputs.items():
-            binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        bound = Bound(inputs, outputs, self._session.io_binding())
+        bound.bind_buffers()
+        self._bind_caches(bound.binding, rows, [""])
+        return self._bound.setdefault((rows, length), bound)
+
+    def _bind_caches(self, binding: Any, rows: int, stages: Sequence[str]) -> None:
+        """Bind every cache as past and as the present of all stages, whose names are suffixes.
+
+        The first `rows` rows are contiguous, so a smaller batch is the same pointer with a smaller shape.
+        """
         for name, cache in self._caches.items():
-            # The first `rows` rows are contiguous, so a smaller batch is the same pointer with a smaller shape.
-            place = (self.cache_device, 0, np.dtype(spec.cache_dtype).type, (rows, *self._cache_shape[1:]))
+            place = (self.cache_device, 0, np.dtype(self._spec.cache_dtype).type, (rows, *self._cache_shape[1:]))
             binding.bind_input(f"past_{name}", *place, self._address(cache))
-            binding.bind_output(f"present_{name}", *place, self._address(cache))
-        return self._bound.setdefault((rows, length), _Bound(inputs, outputs, binding))
+            for stage in stages:
+                binding.bind_output(f"present_{name}{stage}", *place, self._address(cache))
 
 
 def _check_graph(path: Path, spec: TransformerSpec) -> None:

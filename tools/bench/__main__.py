@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from ..cli.errors import run_app
-from . import build_cost, host, memory, rules, startup, step, steps, tables, tokens
+from . import build_cost, drafting, host, lowerings, memory, rules, startup, step, steps, tables, tokens
 
 app = typer.Typer(
     help="Benchmarks; each prints what it ran on.",
@@ -22,5 +22,7 @@ app.command("startup")(startup.startup)
 app.command("memory")(memory.memory)
 app.command("tokens")(tokens.tokens)
 app.command("tables")(tables.tables)
+app.command("lowerings")(lowerings.lowerings)
+app.command("drafting")(drafting.drafting)
 
 run_app(app)
