@@ -8,13 +8,15 @@ from numpy.typing import NDArray
 from .errors import InputError
 
 
-def annealing_log_normaliser(draft_length: int, nu: float) -> float:
-    """`mu` of the paper's schedule: makes the *mean* of `exp(-nu*i - mu)` over i = 1..L equal 1.
+def annealing(draft_length: int, nu: float) -> NDArray[np.float64]:
+    """`exp(-nu*i - mu)` of the paper's schedule, with the mu that makes its *mean* over i = 1..L equal 1.
 
     That the normaliser is the mean (not the sum) is read from a secondary source; it lives only here.
     """
-    # The first, largest term is taken out: the others may underflow, their sum with it can't.
-    return float(-nu + np.log(np.exp(-nu * np.arange(draft_length)).mean()))
+    # Counted from 0, so that the first does not underflow however steep it is.
+    weights = np.exp(-nu * np.arange(draft_length))
+    normalised: NDArray[np.float64] = weights / weights.mean()
+    return normalised
 
 
 def cool_schedule(
@@ -31,8 +33,7 @@ def cool_schedule(
     Returns: omega [L] float64.
     Raises: InputError when delta makes a factor that is not a finite number.
     """
-    positions = np.arange(1, draft_length + 1)
-    return _checked(delta * np.exp(-nu * positions - annealing_log_normaliser(draft_length, nu)), floor)
+    return _checked(delta * annealing(draft_length, nu), floor)
 
 
 def linear_schedule(draft_length: int, delta: float = 1.1, floor: float | None = None) -> NDArray[np.float64]:
