@@ -70,7 +70,7 @@ def test_an_empty_draft_draws_from_p() -> None:
 
 
 def test_shapes_that_do_not_fit_are_named() -> None:
-    with pytest.raises(InputError, match=r"2 draft tokens with p for 2.*Expected 3, 2 and 2"):
+    with pytest.raises(InputError, match=r"2 draft tokens with p \(2, 3\).*Expected \[3, V\], \[2, V\] and \[2\]"):
         verify_chain([0, 1], P[:2], Q, [1.0, 1.0], Recorded([]))
 
 
