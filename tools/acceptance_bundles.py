@@ -12,7 +12,7 @@ from ..engines.bundle import read_manifest
 from ..engines.cuda import probe_gpu
 from ..engines.manifest import FlavourName
 from ..engines.trt.flavour import FLAVOURS, load_module
-from ..engines.trt.plans import PlanRequest, build_plans
+from ..engines.trt.plans import PlanRequest, build_plans, needed_lowering
 from ..export.build import BuildRequest, build_bundle
 from ..export.checkpoint import Checkpoint
 from ..export.locate import open_checkpoint
@@ -65,7 +65,7 @@ def make_bundle(folder: Path, name: str, flavour: FlavourName | None, max_batch:
     path = folder / name
     options: dict[str, Any] = {"neighbors": 0}
     if flavour is not None:
-        options |= {"precision": "fp16", "lowering": "tensor_scatter", "tensorrt": True}
+        options |= {"precision": "fp16", "lowering": needed_lowering(flavour), "tensorrt": True}
     build_bundle(BuildRequest(**sources_of(name), **options), path)
     if flavour is not None:
         build_plans(path, PlanRequest(flavour, max_batch=max_batch))
