@@ -33,10 +33,18 @@ class Placement:
 ON_CPU = Placement()
 
 
-def open_session(path: Path, threads: int | None, placement: Placement = ON_CPU, low_memory: bool = False) -> Any:
-    """An inference session. low_memory: run the graph as it is, slower, and copy no weights: on a CPU those in fp16
-    are widened one after the other as they are needed, instead of all of them when the session opens.
+def open_session(
+    path: Path,
+    threads: int | None,
+    placement: Placement = ON_CPU,
+    low_memory: bool = False,
+    wide_sums: bool = False,
+) -> Any:
+    """An inference session.
 
+    Args: low_memory: run the graph as it is, slower, and copy no weights: on a CPU those in fp16 are widened one after
+    the other as they are needed, instead of all of them when the session opens. wide_sums: add products of bytes in 32
+    bits, where onnxruntime's default is 16, which can overflow; for graphs with MatMulInteger alone.
     Raises: BackendError with onnxruntime's own words, or when it left the provider for another, which it does without
     an error.
     """
@@ -52,6 +60,8 @@ def open_session(path: Path, threads: int | None, placement: Placement = ON_CPU,
         options.intra_op_num_threads = threads
     # Spinning workers make a loaded machine 2x slower and an idle one barely faster.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if wide_sums:
+        options.add_session_config_entry("session.x64quantprecision", "1")
     if low_memory:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
@@ -98,7 +108,8 @@ class OrtTransformer:
         placement: Placement = ON_CPU,
     ) -> None:
         _check_graph(path, spec)
-        self._session = open_session(path, threads, placement, low_memory)
+        wide_sums = spec.quantisation == "dynamic" and not _has_vnni()
+        self._session = open_session(path, threads, placement, low_memory, wide_sums)
         self._spec = spec
         self._takes_features = any(tensor.name == "features" for tensor in spec.inputs)
         self._caches: dict[str, Any] = {}
@@ -207,6 +218,12 @@ def _check_graph(path: Path, spec: TransformerSpec) -> None:
             f"{path}: its weights are bfloat16, for which onnxruntime has no kernels on the CPU and NumPy no type. Use "
             "backend trt-rtx or trt, or build the bundle again with --precision fp16."
         )
+
+
+def _has_vnni() -> bool:
+    """Whether the processor adds products of bytes in 32 bits by itself; False where it can't be told."""
+    info = Path("/proc/cpuinfo")
+    return info.is_file() and "vnni" in info.read_text()
 
 
 class _OrtGraph:

@@ -54,6 +54,14 @@ class Precision:
         scale = np.dtype(self.float_type).itemsize * 8
         return {"int8": 8.0, "int4": 4 + scale / self.block_size}.get(self.name, scale)
 
+    def of_matrix(self, width: int, head: bool) -> PrecisionName:
+        """How a matrix of that many inputs is stored. In int4 graphs two kinds are int8: the head, whose errors reach
+        the logits as they are (it halves int4's cost for a few percent of size), and, for TensorRT, which tells the
+        block size from the number of scales, what does not divide into blocks; released models have none of those."""
+        if self.name == "int4" and (head or (self.tensorrt and width % self.block_size)):
+            return "int8"
+        return self.name
+
     def opset(self, least: int) -> int:
         """Of a graph that needs at least that one."""
         return max(least, BLOCKS_SINCE) if self.name == "int4" else least

@@ -5,16 +5,16 @@ from __future__ import annotations
 import typer
 
 from ..cli.errors import run_app
-from . import rules
+from . import build_cost, rules, steps
 
 app = typer.Typer(
-    help="Benchmarks; each prints ratios against a baseline of the same run.",
+    help="Benchmarks; each prints what it ran on.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
 app.command("rules")(rules.rules)
-# One command would otherwise become the program itself.
-app.callback()(lambda: None)
+app.command("build")(build_cost.build_cost)
+app.command("steps")(steps.steps)
 
 run_app(app)
