@@ -38,7 +38,10 @@ def probe_gpu(device: int = 0) -> Gpu:
     error, count = runtime.cudaGetDeviceCount()
     names = runtime.cudaError_t
     if error == names.cudaErrorInsufficientDriver:
-        raise BackendError("no usable NVIDIA driver on this machine (none, or too old for cuda-bindings).")
+        raise BackendError(
+            "no usable NVIDIA driver on this machine. If there is one, it is too old for the installed cuda-bindings: "
+            "pip install 'cuda-bindings<13' goes with drivers for CUDA 12 (and JetPack 6)."
+        )
     if error == names.cudaErrorNoDevice or (error == names.cudaSuccess and count == 0):
         raise BackendError("an NVIDIA driver is installed, but no GPU is visible (check CUDA_VISIBLE_DEVICES).")
     _check(runtime, error, "look for a GPU")

@@ -35,10 +35,18 @@ class Placement:
 ON_CPU = Placement()
 
 
-def open_session(path: Path, threads: int | None, placement: Placement = ON_CPU, low_memory: bool = False) -> Any:
-    """An inference session. low_memory: run the graph as it is, slower, and copy no weights: on a CPU those in fp16
-    are widened one after the other as they are needed, instead of all of them when the session opens.
+def open_session(
+    path: Path,
+    threads: int | None,
+    placement: Placement = ON_CPU,
+    low_memory: bool = False,
+    wide_sums: bool = False,
+) -> Any:
+    """An inference session.
 
+    Args: low_memory: run the graph as it is, slower, and copy no weights: on a CPU those in fp16 are widened one after
+    the other as they are needed, instead of all of them when the session opens. wide_sums: add products of bytes in 32
+    bits, where onnxruntime's default is 16, which can overflow; for graphs with MatMulInteger alone.
     Raises: BackendError with onnxruntime's own words, or when it left the provider for another, which it does without
     an error.
     """
@@ -54,6 +62,8 @@ def open_session(path: Path, threads: int | None, placement: Placement = ON_CPU,
         options.intra_op_num_threads = threads
     # Spinning workers make a loaded machine 2x slower and an idle one barely faster.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if wide_sums:
+        options.add_session_config_entry("session.x64quantprecision", "1")
     if low_memory:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
@@ -127,7 +137,12 @@ class OrtTransformer:
         self._bound: dict[tuple[int, int], Bound] = {}
 
     def _open(self) -> None:
-        self._session = open_session(self._path, self._threads, self._placement, self._low_memory)
+        self._session = self._open_session(self._path)
+
+    def _open_session(self, path: Path) -> Any:
+        """A session of one of the part's graphs."""
+        wide_sums = self._spec.quantisation == "dynamic" and not _has_vnni()
+        return open_session(path, self._threads, self._placement, self._low_memory, wide_sums)
 
     @property
     def cache_length(self) -> int:
@@ -237,6 +252,12 @@ def _check_graph(path: Path, spec: TransformerSpec) -> None:
             f"{path}: its weights are bfloat16, for which onnxruntime has no kernels on the CPU and NumPy no type. Use "
             "backend trt-rtx or trt, or build the bundle again with --precision fp16."
         )
+
+
+def _has_vnni() -> bool:
+    """Whether the processor adds products of bytes in 32 bits by itself; False where it can't be told."""
+    info = Path("/proc/cpuinfo")
+    return info.is_file() and "vnni" in info.read_text()
 
 
 class _OrtGraph:

@@ -120,6 +120,7 @@ def build_bundle(
         request = replace(request, lowering="tensor_scatter" if onnxruntime_has_tensor_scatter() else "portable")
     sources = _open_sources(request)
     models = _read_models(request, sources)
+    sampling, speculative = _defaults(sources["target"], models.target.family)
     fingerprints = {role: checkpoint.fingerprint() for role, checkpoint in sources.items()}
     key = build_key(fingerprints, _options(request))
     existing = up_to_date(out, key)
@@ -141,8 +142,8 @@ def build_bundle(
             grid=models.target.shape.grid,
             prefix_length=models.target.shape.zero_rows,
             max_draft_length=request.max_draft_length,
-            sampling=SamplingConfig(**{**SAMPLING[family], **config.get("sampling", {})}),
-            speculative=SpeculativeConfig(**config.get("speculative", {})),
+            sampling=sampling,
+            speculative=speculative,
             sources=tuple(
                 Source(role=role, path=checkpoint.path.name, sha256=fingerprints[role])
                 for role, checkpoint in sources.items()
@@ -163,6 +164,15 @@ def _open_sources(request: BuildRequest) -> dict[str, Checkpoint]:
         for role, source in given.items()
         if source is not None
     }
+
+
+def _defaults(target: Checkpoint, family: str) -> tuple[SamplingConfig, SpeculativeConfig]:
+    """The model's own settings from its config.json, the family's where it has none."""
+    try:
+        sampling = SamplingConfig(**{**SAMPLING[family], **target.config.get("sampling", {})})
+        return sampling, SpeculativeConfig(**target.config.get("speculative", {}))
+    except (InputError, TypeError) as error:
+        raise InputError(f"{target.path}: sampling or speculative in its config.json: {error}") from None
 
 
 def _watch(sources: Mapping[str, Checkpoint], total: int, progress: Progress) -> None:

@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from ..engines.bundle import sha256_file
 from ..runtime.errors import InputError
 
 Shape = tuple[int, ...]
+Number = TypeVar("Number", int, float)
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -55,6 +56,17 @@ class Checkpoint(ABC):
             raise InputError(f"{self.path}: tensor {name} holds NaN or infinity. Expected finite weights.")
         return value
 
+    def number(self, *names: str, default: Number) -> Number:
+        """The first of these entries that config.json has. Raises: InputError when it is no positive number."""
+        name = next((name for name in names if name in self.config), None)
+        if name is None:
+            return default
+        value, kinds = self.config[name], (int,) if isinstance(default, int) else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or value <= 0:
+            what = "a positive whole number" if isinstance(default, int) else "a positive number"
+            raise InputError(f"{self.path}: its config.json has {name} = {value!r}. Expected {what}.")
+        return type(default)(value)
+
     def watch(self, watcher: Callable[[int], None]) -> None:
         """Have it called with the number of elements of each tensor that is read for the first time."""
         self._watcher = watcher
@@ -67,9 +79,11 @@ class Checkpoint(ABC):
         """Raises: InputError that lists missing tensors, or tensors of another shape than expected."""
         missing = [name for name in expected if name not in self.shapes]
         if missing:
+            others = [name for name in self.shapes if name not in expected]
             raise InputError(
                 f"{self.path}: not a complete {what}, {len(missing)} of {len(expected)} tensors are missing: "
-                f"{listed(missing)}. Check that the file is the whole checkpoint."
+                f"{listed(missing)}. The file has {listed(others, 3) or 'no others'}. "
+                "Check that it is the whole checkpoint, and the one that was meant."
             )
         wrong = [
             f"{name} is {list(self.shapes[name])}, expected {list(shape)}"

@@ -140,6 +140,8 @@ def _with_fixed_cache(onnx_path: Path, spec: GraphSpec) -> bytes:
 
 def _allow_decomposed_attention(trt: Any, network: Any) -> None:
     """Where no fused kernel exists (fp32, odd head sizes) the build would fail; where one does it is still used."""
+    if not hasattr(trt.LayerType, "ATTENTION_INPUT"):
+        return  # an older TensorRT, and a graph without such layers
     for i in range(network.num_layers):
         layer = network.get_layer(i)
         if layer.type == trt.LayerType.ATTENTION_INPUT:

@@ -12,10 +12,12 @@ from ..manifest import GraphSpec, Profile
 from .flavour import new_log
 from .profiles import Shape
 
+NO_CACHES: Mapping[str, int] = {}
+
 
 class Plan:
-    """A plan on the GPU. Steps run one after another, so contexts can share their memory. A context keeps its shapes,
-    because a CUDA graph that was recorded from it is only good as long as it does.
+    """A plan on the GPU. Steps run one after another, so contexts can share their memory. A context keeps its shapes
+    and caches, because a CUDA graph that was recorded from it is only good as long as it does.
 
     The driver must have been probed, and file, version and GPU compared with the manifest.
     """
@@ -23,7 +25,7 @@ class Plan:
     def __init__(self, trt: Any, cuda: Cuda, path: Path, spec: GraphSpec, profiles: Sequence[Profile]) -> None:
         self._trt, self._cuda, self._path, self._profiles = trt, cuda, path, profiles
         self._memory: int | None = None
-        self._contexts: dict[tuple[Shape, ...], Any] = {}
+        self._contexts: dict[tuple[Any, ...], Any] = {}
         self._addresses: dict[str, int] = {}
         self._log = new_log(trt)
         self._runtime = trt.Runtime(self._log)
@@ -51,15 +53,22 @@ class Plan:
         for context in self._contexts.values():
             self._bind(context, addresses)
 
-    def enqueue(self, profile: int, shapes: Mapping[str, Shape]) -> None:
-        """Queue one run on inputs of these shapes. Raises: BackendError with TensorRT's own words."""
-        context = self._context(profile, shapes)
+    def enqueue(self, profile: int, shapes: Mapping[str, Shape], caches: Mapping[str, int] = NO_CACHES) -> None:
+        """Queue one run on inputs of these shapes. caches: addresses of tensors that `bind` was not told of.
+
+        Raises: BackendError with TensorRT's own words.
+        """
+        context = self._context(profile, shapes, caches)
         self._require(context.execute_async_v3(self._cuda.stream), f"run a step of {shapes}")
 
-    def capturable(self, profile: int, shapes: Mapping[str, Shape]) -> bool:
-        """Whether a run can be recorded in a CUDA graph; only TensorRT-RTX can say no."""
-        ask = getattr(self._context(profile, shapes), "is_stream_capturable", None)
+    def capturable(self, profile: int, shapes: Mapping[str, Shape], caches: Mapping[str, int]) -> bool:
+        """Whether such a run can be recorded in a CUDA graph; only TensorRT-RTX can say no."""
+        ask = getattr(self._context(profile, shapes, caches), "is_stream_capturable", None)
         return ask is None or bool(ask(self._cuda.stream))
+
+    def forget(self) -> None:
+        """Drop all contexts: their caches are gone."""
+        self._contexts.clear()
 
     def close(self) -> None:
         """Free contexts, engine and memory; calling it twice is fine."""
@@ -79,8 +88,8 @@ class Plan:
             raise BackendError(f"{self._path}: TensorRT {self._trt.__version__} can't load it: {self._log.summary()}.")
         return engine
 
-    def _context(self, profile: int, shapes: Mapping[str, Shape]) -> Any:
-        key = tuple(shapes.values())
+    def _context(self, profile: int, shapes: Mapping[str, Shape], caches: Mapping[str, int]) -> Any:
+        key = (*shapes.values(), *caches.values())
         if key not in self._contexts:
             context = self._engine.create_execution_context(self._how)
             if context is None:
@@ -88,7 +97,7 @@ class Plan:
             stream = self._cuda.stream
             self._require(context.set_optimization_profile_async(profile, stream), f"select profile {profile}")
             context.set_device_memory(self._memory, self._memory_size)
-            self._bind(context, self._addresses)
+            self._bind(context, {**self._addresses, **caches})
             for name, shape in shapes.items():
                 self._require(context.set_input_shape(name, shape), f"take {name} {shape}")
             self._contexts[key] = context

@@ -13,9 +13,9 @@ from typing import Any
 from ...runtime.errors import BackendError, BundleError, InputError
 from ..bundle import REBUILD, Bundle, record_file, replace_manifest
 from ..cuda import probe_gpu
-from ..manifest import EngineSet, FileRecord, FlavourName, GraphSpec, Manifest, PlanRecord
+from ..manifest import EngineSet, FileRecord, FlavourName, GraphSpec, LoweringName, Manifest, PlanRecord
 from .build import PlanBuilder, capability_enum
-from .flavour import FLAVOURS, Flavour, load_module, parse_capability
+from .flavour import FLAVOURS, Flavour, load_module, lowering_for, parse_capability
 from .profiles import profiles_of
 
 PLANS_FOLDER = "engines"
@@ -52,14 +52,15 @@ def build_plans(
     """
     capabilities = check_request(request)
     bundle = Bundle.open(path)
-    if bundle.manifest.target.lowering != "tensor_scatter":
-        raise InputError(
-            f"{path}: its lowering is {bundle.manifest.target.lowering}; TensorRT updates caches in place only with "
-            "tensor_scatter. Build it again with --lowering tensor_scatter."
-        )
     check_quantisation(path, bundle.manifest.target)
     flavour = FLAVOURS[request.flavour]
     trt = load_module(flavour)
+    found, needed = bundle.manifest.target.lowering, lowering_for(flavour, trt)
+    if found != needed:
+        raise InputError(
+            f"{path}: its lowering is {found}; {flavour.module} {trt.__version__} wants {needed}. Build it again with "
+            f"--lowering {needed}."
+        )
     return [_build_set(bundle, trt, flavour, capability, request.max_batch, report) for capability in capabilities]
 
 
@@ -87,6 +88,12 @@ def check_quantisation(path: Path, spec: GraphSpec) -> None:
             f"read. Build it again from the checkpoints: coolsd-trt build ... --precision {spec.precision} --backend "
             "trt-rtx."
         )
+
+
+def needed_lowering(name: FlavourName) -> LoweringName:
+    """Raises: BackendError when this TensorRT can't be used here."""
+    flavour = FLAVOURS[name]
+    return lowering_for(flavour, load_module(flavour))
 
 
 def planned_parts(manifest: Manifest) -> dict[str, GraphSpec]:

@@ -53,7 +53,8 @@ def _dynamic(g: GraphBuilder, x: str, name: str, weight: Array, named: str | Non
     codes, scales = quantise_rows(weight)
     peak = g.op("Max", g.op("ReduceMax", g.op("Abs", x), g.ints(-1), keepdims=1), g.scalar(1e-12))
     step = g.op("Mul", peak, g.scalar(1 / 127))
-    rounded = g.op("Cast", g.op("Round", g.op("Div", x, step)), to=onnx_type(np.int8))
-    product = g.op("MatMulInteger", rounded, g.weight(name, codes.T))
+    # Moved to 1..255: onnxruntime has fast kernels for unsigned times signed bytes, and none for signed ones.
+    rounded = g.op("Cast", g.op("Add", g.op("Round", g.op("Div", x, step)), g.scalar(128)), to=onnx_type(np.uint8))
+    product = g.op("MatMulInteger", rounded, g.weight(name, codes.T), g.constant(np.array(128, dtype=np.uint8)))
     scaled = g.op("Mul", g.op("Cast", product, to=onnx_type(np.float32)), step)
     return g.op("Mul", scaled, g.scales(f"{name}.scale", scales), named=named)

@@ -56,6 +56,22 @@ def test_pictures_are_those_of_the_cpu(
     assert (cuda.device, cuda.pinned, cuda.graphs, cuda.closed) == ({}, {}, [], 1)
 
 
+@pytest.mark.parametrize("tree", [None, [[0], [1], [0, 0], [1, 0], [1, 0, 0]]])
+def test_a_tensorrt_without_kv_cache_updates_makes_the_same_pictures(
+    tiny_checkpoints: Path, tmp_path: Path, cuda: FakeCuda, trt: FakeTrt, monkeypatch: pytest.MonkeyPatch, tree: object
+) -> None:
+    parts = (tiny_checkpoints / name for name in ("target", "image_tokenizer", "draft"))
+    build_bundle(BuildRequest(*parts, max_draft_length=8, lowering="portable"), tmp_path / "graphs")
+    bundle = add_fake_plans(tmp_path / "graphs", tmp_path / "b", flavour="trt", version="10.3.0")
+    monkeypatch.setattr(backends, "load_module", lambda flavour: FakeTrt(cuda, "10.3.0", rtx=False))
+    options = {"seed": 3, "images_per_prompt": 2, "batch_size": 4, "speculative": SpeculativeConfig(tree=tree)}
+    with Pipeline.load(bundle, "ort-cpu") as cpu, Pipeline.load(bundle, "trt") as gpu:
+        expected, made = (pipeline.generate([0, 2, 4], **options) for pipeline in (cpu, gpu))
+    np.testing.assert_array_equal(made.tokens, expected.tokens)
+    assert "launch" in cuda.names()
+    assert (cuda.device, cuda.pinned, cuda.graphs, cuda.closed) == ({}, {}, [], 1)
+
+
 def test_what_was_opened_is_freed_when_a_later_part_has_no_room(
     tiny_bundle: Path, tmp_path: Path, trt: FakeTrt, cuda: FakeCuda
 ) -> None:

@@ -134,6 +134,20 @@ def test_a_tokens_logits_depend_on_neither_batch_nor_pass(precision: Precision, 
     np.testing.assert_allclose(np.concatenate(one_by_one, axis=1)[0], together[1], atol=atol)
 
 
+def test_int8_gives_the_same_numbers_on_processors_without_vnni(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = LlamaGenTarget(ArrayCheckpoint(target_tensors(S), target_config(S)))
+    spec = write_target(tmp_path / "t.onnx", target, 2, LOWERING, Precision("int8"))
+    logits = []
+    for has_vnni in (True, False):
+        monkeypatch.setattr("coolsd_trt.engines.ort._has_vnni", lambda answer=has_vnni: answer)
+        engine = OrtTransformer(tmp_path / "t.onnx", spec, threads=1)
+        engine.allocate(1, 9)
+        logits.append(chain_step(engine, np.arange(8)[None], np.zeros(1, int)).logits.copy())
+    np.testing.assert_allclose(logits[0], logits[1], atol=1e-5)
+
+
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_greedy_drafting_equals_greedy_autoregression(precision: PrecisionName, tmp_path: Path) -> None:
     build_bundle(BuildRequest(**checkpoints(5), precision=precision), tmp_path / "bundle")

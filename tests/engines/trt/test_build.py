@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 import pytest
 from coolsd_trt.engines.bundle import Bundle
 from coolsd_trt.engines.cuda import Gpu
+from coolsd_trt.engines.manifest import LoweringName
 from coolsd_trt.engines.trt import flavour, plans
 from coolsd_trt.engines.trt.flavour import FLAVOURS, load_module, parse_capability
 from coolsd_trt.engines.trt.plans import PlanRequest, build_plans, find_plans, planned_parts
@@ -85,6 +86,28 @@ def test_timings_of_another_gpu_are_taken_again(trt: FakeEnterprise, tiny_checkp
         assert (bundle / "engines" / "trt-10.16.1-sm89.timing").read_bytes() == b"timings"
 
 
+@pytest.mark.parametrize(
+    "version, needed, other",
+    [
+        ("10.3.0", "portable", "tensor_scatter"),
+        ("10.14.1", "portable", "tensor_scatter"),
+        ("10.15.1", "tensor_scatter", "portable"),
+        ("11.4.0", "tensor_scatter", "portable"),
+    ],
+)
+def test_the_lowering_follows_what_this_tensorrt_has(
+    trt: FakeEnterprise, tiny_checkpoints: Path, tmp_path: Path, version: str, needed: LoweringName, other: LoweringName
+) -> None:
+    trt.__version__ = version
+    assert plans.needed_lowering("trt") == needed
+    build_bundle(replace(request(tiny_checkpoints), lowering=other), tmp_path / "b")
+    with pytest.raises(InputError, match=rf"its lowering is {other}; tensorrt {version} wants {needed}\. .*--lowering"):
+        build_plans(tmp_path / "b", PlanRequest("trt"))
+    build_bundle(replace(request(tiny_checkpoints), lowering=needed), tmp_path / "b")
+    [result] = build_plans(tmp_path / "b", PlanRequest("trt"))
+    assert set(result.engines.plans) == {"target", "draft", "image decoder"}
+
+
 def test_it_does_not_build_for_another_gpu(trt: FakeEnterprise, tiny_bundle: Path) -> None:
     with pytest.raises(InputError, match=r"12\.0: TensorRT builds for the GPU it builds on, and this one has 8\.9"):
         build_plans(tiny_bundle, PlanRequest("trt", ("12.0",)))
@@ -107,8 +130,8 @@ def test_a_package_that_is_missing_or_too_old_is_named(monkeypatch: pytest.Monke
     with pytest.raises(BackendError, match=r"tensorrt is not installed.*pypi\.nvidia\.com"):
         load_module(FLAVOURS["trt"])
     monkeypatch.setattr(flavour.importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(flavour.importlib, "import_module", lambda name: SimpleNamespace(__version__="10.13.3"))
-    with pytest.raises(BackendError, match=r"tensorrt 10\.13\.3 is installed .* Expected 10\.15 or newer"):
+    monkeypatch.setattr(flavour.importlib, "import_module", lambda name: SimpleNamespace(__version__="10.2.0"))
+    with pytest.raises(BackendError, match=r"tensorrt 10\.2\.0 is installed and too old\. Expected 10\.3 or newer"):
         load_module(FLAVOURS["trt"])
 
 

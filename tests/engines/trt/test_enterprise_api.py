@@ -11,9 +11,11 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import reduce
 from pathlib import Path
 
 import pytest
+from coolsd_trt.engines.trt.flavour import FLAVOURS
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "engines" / "trt"
@@ -54,6 +56,18 @@ METHODS = [
     "IExecutionContext.set_optimization_profile_async",
     "IExecutionContext.set_tensor_address",
     "LayerType.KV_CACHE_UPDATE",
+]
+# Asked for only where TensorRT has them.
+CACHE_LAYERS = ("IAttention", "LayerType.ATTENTION_INPUT", "LayerType.KV_CACHE_UPDATE")
+RTX_METHODS = [
+    "IBuilderConfig.num_compute_capabilities",
+    "IBuilderConfig.set_compute_capability",
+    "ICudaEngine.create_runtime_config",
+    "IExecutionContext.is_stream_capturable",
+    "IRuntimeConfig.create_runtime_cache",
+    "IRuntimeConfig.dynamic_shapes_kernel_specialization_strategy",
+    "IRuntimeConfig.set_execution_context_allocation_strategy",
+    "IRuntimeConfig.set_runtime_cache",
 ]
 LIBRARIES = {
     "nvinfer": [
@@ -106,7 +120,7 @@ def names_missing(version: str, libraries: Path, names: set[str]) -> list[str]:
     """Those of the names that bindings of a version lack."""
     folder = ROOT / "build" / "tensorrt_bindings" / version
     if not folder.is_dir():
-        pytest.skip(f"needs tensorrt-cu13-bindings {version}, which `make test` unpacks where it can be had")
+        pytest.skip(f"needs the bindings of TensorRT {version}, which `make test` unpacks where they can be had")
     script = """
 import sys, tensorrt_bindings as trt
 print(trt.__version__)
@@ -129,7 +143,15 @@ for path in sys.argv[1:]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_bindings_have_every_name(version: str, libraries: Path) -> None:
     names = {name for name in names_in_our_code() if not name.startswith(RTX_ONLY)} | set(METHODS)
+    if tuple(map(int, version.split(".")[:2])) < FLAVOURS["trt"].caches_since:
+        names = {name for name in names if not name.startswith(CACHE_LAYERS)}
     assert names_missing(version, libraries, names) == []
+
+
+def test_tensorrt_rtx_has_every_name() -> None:
+    trt = pytest.importorskip("tensorrt_rtx", reason="needs tensorrt-rtx: pip install 'coolsd-trt[rtx]'")
+    for name in {*names_in_our_code(), *METHODS, *RTX_METHODS}:
+        assert reduce(lambda at, part: getattr(at, part, None), name.split("."), trt) is not None, name
 
 
 def test_a_removed_name_is_noticed(libraries: Path) -> None:

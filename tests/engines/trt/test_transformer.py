@@ -11,6 +11,7 @@ from coolsd_trt.engines.ort import OrtTransformer
 from coolsd_trt.engines.trt.plan import Plan
 from coolsd_trt.engines.trt.profiles import profiles_of
 from coolsd_trt.engines.trt.transformer import TrtTransformer
+from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import BackendError, BundleError
 from coolsd_trt.runtime.stepping import chain_step
 from fake_gpu import FakeContext, FakeCuda, FakeTrt
@@ -69,6 +70,24 @@ def test_past_and_present_are_one_address(rig: Rig) -> None:
     caches = {address for name, address in rig.context(2, 1).addresses.items() if name.startswith("past_")}
     assert len(caches) == 2 * rig.spec.layers
     assert all(address % 16 == 0 for address in caches)
+
+
+def test_without_a_kv_cache_update_two_buffers_change_places(tiny_checkpoints: Path, tmp_path: Path) -> None:
+    parts = (tiny_checkpoints / name for name in ("target", "image_tokenizer", "draft"))
+    build_bundle(BuildRequest(*parts, max_draft_length=8, lowering="portable"), tmp_path / "b")
+    rig = Rig(Bundle.open(tmp_path / "b"), tmp_path, rtx=False)
+    rig.engine.allocate(4, 20)
+    reference = OrtTransformer(rig.onnx, rig.spec, threads=1)
+    reference.allocate(4, rig.spec.positions)
+    for length, start in ((1, 0), (6, 1), (1, 3), (1, 4), (1, 5), (1, 6), (6, 7), (6, 9), (6, 9)):
+        expected = chain_step(reference, tokens(4, length), np.full(4, start)).logits
+        np.testing.assert_allclose(rig.step(4, length, start), expected, atol=1e-6)
+    there, back = (context.addresses for context in rig.trt.contexts if context.shapes["input_ids"] == (4, 6))
+    for name in (name.removeprefix("past_") for name in there if name.startswith("past_")):
+        assert there[f"past_{name}"] == back[f"present_{name}"] != there[f"present_{name}"] == back[f"past_{name}"]
+    assert len(rig.cuda.graphs) == 4
+    rig.engine.close()
+    assert rig.cuda.device == {}
 
 
 def test_a_smaller_batch_binds_the_same_addresses_with_a_smaller_shape(rig: Rig) -> None:
