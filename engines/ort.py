@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,34 @@ from numpy.typing import NDArray
 
 from ..runtime.errors import BackendError
 from ..runtime.protocols import StepOutput
+from ..runtime.spans import span
 from .backends import onnxruntime_has_tensor_scatter
-from .manifest import LoweringName, TransformerSpec
+from .manifest import TransformerSpec
 
 CPU_PROVIDER = "CPUExecutionProvider"
 
 
-def open_session(path: Path, threads: int | None, provider: str = CPU_PROVIDER) -> Any:
-    """An inference session. Raises: BackendError with onnxruntime's own words, or when it left the provider for
-    another, which it does without an error."""
+@dataclass(frozen=True)
+class Placement:
+    """Where a session runs. options: the provider's. helpers: providers for the nodes it leaves. sizes: numbers for
+    symbolic dimensions."""
+
+    provider: str = CPU_PROVIDER
+    options: Mapping[str, str] = field(default_factory=dict)
+    helpers: tuple[str, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+ON_CPU = Placement()
+
+
+def open_session(path: Path, threads: int | None, placement: Placement = ON_CPU, low_memory: bool = False) -> Any:
+    """An inference session. low_memory: run the graph as it is, slower, and copy no weights: on a CPU those in fp16
+    are widened one after the other as they are needed, instead of all of them when the session opens.
+
+    Raises: BackendError with onnxruntime's own words, or when it left the provider for another, which it does without
+    an error.
+    """
     try:
         import onnxruntime
     except ImportError:
@@ -35,15 +54,22 @@ def open_session(path: Path, threads: int | None, provider: str = CPU_PROVIDER) 
         options.intra_op_num_threads = threads
     # Spinning workers make a loaded machine 2x slower and an idle one barely faster.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if low_memory:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    for name, size in placement.sizes.items():
+        options.add_free_dimension_override_by_name(name, size)
+    provider = placement.provider
+    providers = [(provider, dict(placement.options)), *((helper, {}) for helper in placement.helpers)]
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
+        session = onnxruntime.InferenceSession(str(path), options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime raises bare pybind exceptions
         raise BackendError(f"{path}: onnxruntime {onnxruntime.__version__} can't load it: {error}") from None
     if session.get_providers()[0] != provider:
         raise BackendError(
             f"{path}: {provider} was asked, onnxruntime {onnxruntime.__version__} fell back to "
-            f"{session.get_providers()[0]}. Check that CUDA and cuDNN of the versions it wants are installed, or use "
-            "--backend ort-cpu."
+            f"{session.get_providers()[0]}. Check that CUDA, cuDNN and (for TensorRT) TensorRT 10 of the versions it "
+            "wants are installed, or use --backend ort-cpu."
         )
     return session
 
@@ -77,24 +103,29 @@ class Bound:
 class OrtTransformer:
     """A target or draft graph with static caches [rows, kv_heads, cache_length, head_dim] in the graph's precision.
 
-    Buffers and bindings are made once per (rows, S) and reused; a step allocates nothing.
+    Buffers and bindings are made once per (rows, S) and reused; a step allocates nothing. lazy: open the session with
+    the first step.
     """
 
-    provider = CPU_PROVIDER
     cache_device = "cpu"
 
-    def __init__(self, path: Path, spec: TransformerSpec, threads: int | None = None) -> None:
-        _check_lowering(path, spec.lowering)
-        self._path, self._spec, self._threads = path, spec, threads
-        self._session: Any = None
-        self._open()
+    def __init__(
+        self,
+        path: Path,
+        spec: TransformerSpec,
+        threads: int | None = None,
+        low_memory: bool = False,
+        placement: Placement = ON_CPU,
+        lazy: bool = False,
+    ) -> None:
+        _check_graph(path, spec)
+        self._path, self._spec = path, spec
+        self._open = functools.partial(open_session, path, threads, placement, low_memory)
+        self._session: Any = None if lazy else self._open()
         self._takes_features = any(tensor.name == "features" for tensor in spec.inputs)
         self._caches: dict[str, Any] = {}
         self._cache_shape: tuple[int, int, int, int] = (0, 0, 0, 0)
         self._bound: dict[tuple[int, int], Bound] = {}
-
-    def _open(self) -> None:
-        self._session = open_session(self._path, self._threads, self.provider)
 
     @property
     def cache_length(self) -> int:
@@ -120,14 +151,16 @@ class OrtTransformer:
     ) -> StepOutput:
         rows, length = input_ids.shape
         bound = self._bound.get((rows, length)) or self._bind(rows, length)
-        bound.inputs["input_ids"][...] = input_ids
-        bound.inputs["position_ids"][...] = position_ids
-        bound.inputs["mask"][...] = mask
-        bound.inputs["write_indices"][...] = write_indices
-        if features is not None:
-            bound.inputs["features"][...] = features
+        with span("copies"):
+            bound.inputs["input_ids"][...] = input_ids
+            bound.inputs["position_ids"][...] = position_ids
+            bound.inputs["mask"][...] = mask
+            bound.inputs["write_indices"][...] = write_indices
+            if features is not None:
+                bound.inputs["features"][...] = features
         try:
-            self._session.run_with_iobinding(bound.binding)
+            with span("engine"):
+                self._session.run_with_iobinding(bound.binding)
         except Exception as error:  # onnxruntime raises bare pybind exceptions
             raise BackendError(f"onnxruntime failed in a step of {rows} rows x {length} tokens: {error}") from None
         return StepOutput(bound.outputs["logits"], bound.outputs["hidden"])
@@ -158,6 +191,8 @@ class OrtTransformer:
         self._cache_shape = (0, 0, 0, 0)
 
     def _bind(self, rows: int, length: int) -> Bound:
+        if self._session is None:
+            self._session = self._open()
         spec = self._spec
         inputs: dict[str, NDArray[Any]] = {
             "input_ids": np.zeros((rows, length), dtype=np.int64),
@@ -188,21 +223,27 @@ class OrtTransformer:
                 binding.bind_output(f"present_{name}{stage}", *place, self._address(cache))
 
 
-def _check_lowering(path: Path, lowering: LoweringName) -> None:
-    if lowering == "tensor_scatter" and not onnxruntime_has_tensor_scatter():
+def _check_graph(path: Path, spec: TransformerSpec) -> None:
+    """What onnxruntime would only say in its own words."""
+    if spec.lowering == "tensor_scatter" and not onnxruntime_has_tensor_scatter():
         import onnxruntime
 
         raise BackendError(
             f"{path}: its lowering is tensor_scatter, which needs onnxruntime 1.24; {onnxruntime.__version__} is "
             "installed. Upgrade it, or build the bundle again with --lowering portable."
         )
+    if spec.precision == "bf16":
+        raise BackendError(
+            f"{path}: its weights are bfloat16, for which onnxruntime has no kernels on the CPU and NumPy no type. Use "
+            "backend trt-rtx or trt, or build the bundle again with --precision fp16."
+        )
 
 
 class _OrtGraph:
     """A graph without state."""
 
-    def __init__(self, path: Path, threads: int | None = None, provider: str = CPU_PROVIDER) -> None:
-        self._session = open_session(path, threads, provider)
+    def __init__(self, path: Path, threads: int | None = None, placement: Placement = ON_CPU) -> None:
+        self._session = open_session(path, threads, placement)
 
     def _run(self, **inputs: NDArray[Any]) -> list[Any]:
         try:

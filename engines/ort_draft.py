@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..runtime.errors import BackendError
 from ..runtime.protocols import ChainInput, ChainOutput
+from ..runtime.spans import span
 from ..runtime.warping import LEAST_TEMPERATURE
 from .manifest import TransformerSpec
 from .ort import Bound, OrtTransformer, open_session
@@ -24,12 +25,12 @@ class OrtDraft(OrtTransformer):
     """
 
     def __init__(self, path: Path, spec: TransformerSpec, chains: Sequence[Path], threads: int | None = None) -> None:
-        self._chains = list(chains)
+        self._chains, self._threads = list(chains), threads
         self._chain_session: Any = None
         self._chain_length = 0
         self._chain_bound: dict[tuple[int, int, int], Bound] = {}
         self._results: dict[int, ChainOutput] = {}
-        super().__init__(path, spec, threads)
+        super().__init__(path, spec, threads, lazy=True)
 
     @property
     def longest_chain(self) -> int:
@@ -41,9 +42,11 @@ class OrtDraft(OrtTransformer):
             self._open_chain(length)
         rows, tokens = chain.input_ids.shape
         bound = self._chain_bound.get((rows, tokens, images)) or self._bind_chain(rows, tokens, images)
-        _fill(bound.inputs, chain, self._spec.vocab_size)
+        with span("copies"):
+            _fill(bound.inputs, chain, self._spec.vocab_size)
         try:
-            self._chain_session.run_with_iobinding(bound.binding)
+            with span("engine"):
+                self._chain_session.run_with_iobinding(bound.binding)
         except Exception as error:  # onnxruntime raises bare pybind exceptions
             raise BackendError(f"onnxruntime failed in a chain of {length} tokens on {rows} rows: {error}") from None
         return self._results[images]
@@ -52,21 +55,13 @@ class OrtDraft(OrtTransformer):
         super().close()
         self._close_chain()
 
-    def _open(self) -> None:
-        """Nothing yet."""
-
-    def _bind(self, rows: int, length: int) -> Bound:
-        if self._session is None:
-            super()._open()
-        return super()._bind(rows, length)
-
     def _free_caches(self) -> None:
         self._chain_bound.clear()
         super()._free_caches()
 
     def _open_chain(self, length: int) -> None:
         self._close_chain()
-        self._chain_session = open_session(self._chains[length - 1], self._threads, self.provider)
+        self._chain_session = open_session(self._chains[length - 1], self._threads)
         self._chain_length = length
 
     def _close_chain(self) -> None:

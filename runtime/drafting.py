@@ -36,7 +36,7 @@ class Drafter(Protocol):
 
     @property
     def size(self) -> int:
-        """The most nodes of a proposal, the pending token included."""
+        """The most nodes that target or draft see in a round, the pending token included."""
 
     def propose(self, batch: Batch, limits: Sequence[int]) -> list[Proposal]:
         """One proposal per image, all of one size; nothing deeper than `limits[i]` need be in image i's."""

@@ -25,6 +25,7 @@ from .round import SpeculativeDecoder
 from .rules import get_rule
 from .sampling import image_generator
 from .sequence import Batch, ImageSequence
+from .spans import span
 from .stats import Progress
 
 
@@ -127,6 +128,7 @@ class Pipeline:
             stats=[sequence.stats for sequence in sequences],
             parameters=self._parameters(sequences, seed, first_index, sampling, speculative),
             lossy=any(rule.lossy for rule in rules),
+            images_per_pass=decoder.clock.images_per_pass,
             seconds=time.perf_counter() - start,
         )
 
@@ -181,12 +183,14 @@ class Pipeline:
             if engine is not None:
                 engine.allocate(len(batch) * branches, cache_length)
         report.check_cancel()
-        decoder.prefill(batch)
-        decoder.retire(batch)
+        with span("prefill", len(batch)):
+            decoder.prefill(batch)
+            decoder.retire(batch)
         while len(batch):
             report.check_cancel()
-            decoder.round(batch)
-            decoder.retire(batch)
+            with span("round", len(batch)):
+                decoder.round(batch)
+                decoder.retire(batch)
             report.send()
 
     def _prompts(
@@ -256,7 +260,8 @@ class Pipeline:
             )
         tree = speculative.static_tree
         if tree is None:
-            return DynamicDrafter(self._engines.draft, depth, sampling)
+            nodes, branches = speculative.tree_nodes, speculative.tree_branches
+            return DynamicDrafter(self._engines.draft, depth, sampling, branches, nodes)
         return static_drafter(self._engines.draft, tree, sampling)
 
 

@@ -14,6 +14,7 @@ from .errors import InputError
 from .law import Law
 from .proposal import Proposal
 from .sampling import UniformSource
+from .spans import spanned
 from .tree import Tree
 
 Distribution = NDArray[np.floating[Any]]
@@ -73,6 +74,7 @@ def verify_chain(
     return verdict.n_accepted, verdict.next_token
 
 
+@spanned("verify")
 def judge(proposal: Proposal, p: Callable[[int], Law], rules: Sequence[Acceptance], rng: UniformSource) -> Verdict:
     """Walk from the root: at each node the first child that stands is the next; if none does, the residual speaks.
 

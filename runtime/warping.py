@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from .config import SamplingConfig
 from .errors import BackendError
 from .law import Law
+from .spans import spanned
 
 FloatArray = NDArray[np.floating[Any]]
 # One entry in STRIDE is looked at to guess where the top k begin; below it guessing saves nothing.
@@ -44,6 +45,7 @@ class Warper:
         return survivors(combined, self._sampling)
 
 
+@spanned("cfg")
 def combine_cfg(cond: FloatArray, uncond: FloatArray, scale: float, out: FloatArray | None = None) -> FloatArray:
     """Classifier-free guidance on raw logits: `u + scale * (c - u)`.
 
@@ -55,6 +57,7 @@ def combine_cfg(cond: FloatArray, uncond: FloatArray, scale: float, out: FloatAr
     return combined
 
 
+@spanned("warp")
 def survivors(logits: FloatArray, sampling: SamplingConfig) -> Law:
     """The distribution a sampler draws from.
 

@@ -116,9 +116,9 @@ def declare_attention(
     return attend
 
 
-def takes_gqa(shape: TransformerShape) -> bool:
-    """Whether GroupQueryAttention can serve such a model."""
-    return shape.head_dim % GQA_WIDTH == 0
+def takes_gqa(g: GraphBuilder, shape: TransformerShape) -> bool:
+    """Whether GroupQueryAttention can serve such a model on the CPU."""
+    return shape.head_dim % GQA_WIDTH == 0 and g.float_type in (np.float32, np.float16)
 
 
 def declare_gqa(g: GraphBuilder, shape: TransformerShape, step: StepIO, tables: Tables) -> Attention:

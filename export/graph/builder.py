@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from ...engines.bundle import record_file
-from ...engines.manifest import PrecisionName, Tensor
+from ...engines.manifest import Tensor
+from .precision import FP32, Precision
+from .quantise import Codes, pack_int4
 
 # Page-aligned, so that runtimes can map the data file instead of copying it.
 ALIGNMENT = 4096
@@ -22,7 +24,6 @@ ALIGNMENT = 4096
 EXTERNAL_BYTES = 4096
 IR_VERSION = 11
 PRODUCER = "coolsd-trt"
-FLOAT_TYPES: dict[PrecisionName, type] = {"fp32": np.float32, "fp16": np.float16, "int8": np.float32}
 
 Array = NDArray[Any]
 Dim = int | str
@@ -37,13 +38,13 @@ class GraphBuilder:
     Several graphs can share the data file: variants of this one, see `only_in`, and others, see `sharing`.
     """
 
-    def __init__(self, path: Path, opset: int, precision: PrecisionName = "fp32") -> None:
+    def __init__(self, path: Path, opset: int, precision: Precision = FP32) -> None:
         self.path = path
         self.data_path = path.with_name(path.name + ".data")
         self.parameters = 0
         self.precision = precision
-        self.float_type = FLOAT_TYPES[precision]
-        self.opset = opset
+        self.float_type = precision.float_type
+        self.opset = precision.opset(opset)
         self._variant = ""
         self._nodes: list[tuple[str, Any]] = []
         self._weights: dict[str, Any] = {}
@@ -122,23 +123,15 @@ class GraphBuilder:
     def weight(self, name: str, value: Array) -> str:
         """A trained tensor or a table; large ones are written to the data file right away. A name that is known already
         stands for the value it had first."""
-        if name not in self._weights:
-            self.parameters += value.size
-            self._weights[name] = self._stored(name, np.ascontiguousarray(value))
-        self._initializers[name] = self._weights[name]
-        return name
+        return self._stored(name, np.ascontiguousarray(value), parameters=value.size)
 
-    def _stored(self, name: str, value: Array) -> Any:
-        if value.nbytes < EXTERNAL_BYTES:
-            return numpy_helper.from_array(value, name)
-        self._data.write(b"\0" * (-self._data.tell() % ALIGNMENT))
-        tensor = TensorProto(name=name, data_type=onnx_type(value.dtype.type), dims=value.shape)
-        tensor.data_location = TensorProto.EXTERNAL
-        location = {"location": self.data_path.name, "offset": self._data.tell(), "length": value.nbytes}
-        for key, entry in location.items():
-            tensor.external_data.add(key=key, value=str(entry))
-        self._data.write(value.data.cast("B"))
-        return tensor
+    def int4(self, name: str, codes: Codes) -> str:
+        """A trained tensor as 4-bit integers, from codes in -8..7."""
+        return self._stored(name, pack_int4(codes), TensorProto.INT4, codes.shape, parameters=codes.size)
+
+    def scales(self, name: str, value: Array) -> str:
+        """What a quantised tensor is multiplied with. No parameters: the tensor has been counted."""
+        return self._stored(name, np.ascontiguousarray(value))
 
     def real(self, value: Array) -> Array:
         """A float array in the graph's float type."""
@@ -179,11 +172,37 @@ class GraphBuilder:
         files = [self.path, self.data_path] if self._data.tell() else [self.path]
         return {
             "files": tuple(map(record_file, files)),
-            "precision": self.precision,
+            "precision": self.precision.name,
+            "quantisation": self.precision.quantisation,
+            "block_size": self.precision.block_size if self.precision.name == "int4" else None,
             "parameters": self.parameters,
             "inputs": tuple(_spec(value) for value in self._inputs),
             "outputs": tuple(_spec(value) for value in self._outputs),
         }
+
+    def _stored(
+        self, name: str, value: Array, kind: int | None = None, shape: Sequence[int] | None = None, parameters: int = 0
+    ) -> str:
+        """An initializer with the array's bytes. kind, shape: ONNX's type and dimensions where the array is packed."""
+        if name not in self._weights:
+            kind = onnx_type(value.dtype.type) if kind is None else kind
+            tensor = TensorProto(name=name, data_type=kind, dims=value.shape if shape is None else shape)
+            self._weights[name] = self._filled(tensor, value.reshape(-1).view(np.uint8).data)
+            self.parameters += parameters
+        self._initializers[name] = self._weights[name]
+        return name
+
+    def _filled(self, tensor: Any, content: memoryview) -> Any:
+        if content.nbytes < EXTERNAL_BYTES:
+            tensor.raw_data = bytes(content)
+            return tensor
+        self._data.write(b"\0" * (-self._data.tell() % ALIGNMENT))
+        tensor.data_location = TensorProto.EXTERNAL
+        location = {"location": self.data_path.name, "offset": self._data.tell(), "length": content.nbytes}
+        for key, entry in location.items():
+            tensor.external_data.add(key=key, value=str(entry))
+        self._data.write(content)
+        return tensor
 
     def _fresh(self, kind: str) -> str:
         self._count += 1

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ...engines.manifest import LoweringName, PrecisionName, TransformerSpec
+from ...engines.manifest import LoweringName, TransformerSpec
 from ..weights import Array, DraftWeights
 from .attention import LOWERINGS
 from .builder import GraphBuilder
 from .draft_chain import write_chains
 from .draft_layers import DraftLayers
+from .precision import FP32, Precision
 from .transformer import Stack, logits
 
 
@@ -21,7 +22,7 @@ def write_draft(
     head: Array,
     max_draft_length: int,
     lowering: LoweringName,
-    precision: PrecisionName = "fp32",
+    precision: Precision = FP32,
 ) -> TransformerSpec:
     """Write the draft to `path` (+ `.data`). hidden is the predicted feature; logits are the target's head on it.
 

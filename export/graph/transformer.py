@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from ...engines.bundle import record_file
-from ...engines.manifest import LoweringName, PrecisionName, TransformerSpec
+from ...engines.manifest import LoweringName, TransformerSpec
 from ..weights import Array, LayerWeights, TargetWeights, TransformerShape
 from .attention import GQA, LOWERINGS, StepIO, declare_attention, declare_cache, declare_gqa, takes_gqa
 from .builder import GraphBuilder, fp32
 from .linear import linear
+from .precision import FP32, Precision
 from .rope import rope_tables, split_pairs
 
 # What a layer's q, k and v become, [B, S, (H + 2 Hkv) D] -> [B, S, H D].
@@ -31,7 +32,7 @@ def write_target(
     weights: TargetWeights,
     max_draft_length: int,
     lowering: LoweringName,
-    precision: PrecisionName = "fp32",
+    precision: Precision = FP32,
 ) -> TransformerSpec:
     """Write the target to `path` (+ `.data`). hidden is post-norm: what an EAGLE draft wants.
 
@@ -75,8 +76,8 @@ def rms_norm(g: GraphBuilder, x: str, name: str, weight: Array, eps: float, name
 def logits(g: GraphBuilder, x: str, head: Array, named: str | None = None) -> str:
     """float32, whatever x is."""
     if g.float_type is np.float32:
-        return linear(g, x, "head.weight", head, named=named)
-    return g.widen(linear(g, x, "head.weight", head), named=named)
+        return linear(g, x, "head.weight", head, named=named, head=True)
+    return g.widen(linear(g, x, "head.weight", head, head=True), named=named)
 
 
 def block(g: GraphBuilder, shape: TransformerShape, x: str, index: int, layer: LayerWeights, attend: Attend) -> str:
@@ -116,7 +117,7 @@ class Stack:
         with g.only_in(lowering):
             self._everywhere = declare_attention(g, shape, lowering, step, self.tables)
         self._gqa = None
-        if takes_gqa(shape):
+        if takes_gqa(g, shape):
             with g.only_in(GQA):
                 self._gqa = declare_gqa(g, shape, step, self.tables)
 
