@@ -46,9 +46,11 @@ def write_chains(
 ) -> list[Path]:
     """Write the chains of 1 to min(`longest`, LONGEST) tokens beside the draft, whose pen is g, and return their files.
 
-    tables: cos and sin of RoPE. lowering: what to attend with where GroupQueryAttention can't.
+    tables: cos and sin of RoPE. lowering: what to attend with where GroupQueryAttention can't. None are written where
+    matrices would be widened at every step (fp16, int4): such a draft is faster step by step.
     """
-    if g.precision.name == "bf16":  # which no CPU runs
+    # Of weights that several nodes read onnxruntime packs one copy, but it neither fuses nor widens them ahead.
+    if g.float_type is not np.float32 or g.precision.quantisation == "weight-only":
         return []
     chain = _Chain(g.sharing(g.path), layers, head, tables, GQA if takes_gqa(g, layers.shape) else lowering)
     stem = g.path.stem
