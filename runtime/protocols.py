@@ -18,8 +18,8 @@ class ModelInfo:
     """The facts of a model pair that the host side needs.
 
     vocab_size: V. hidden_size: H. prefix_length: condition positions before the first image token. grid: (rows,
-    columns) of image tokens. max_draft_length: spare cache and RoPE positions past the image. condition: what
-    pictures are made from. sampling, speculative: the bundle's defaults.
+    columns) of image tokens. image_size: (height, width) of a picture in pixels. max_draft_length: spare cache and RoPE
+    positions past the image. condition: what pictures are made from. sampling, speculative: the bundle's defaults.
     """
 
     name: str
@@ -27,6 +27,7 @@ class ModelInfo:
     hidden_size: int
     prefix_length: int
     grid: tuple[int, int]
+    image_size: tuple[int, int]
     max_draft_length: int
     condition: Condition
     sampling: SamplingConfig

@@ -181,28 +181,35 @@ class GraphBuilder:
         }
 
     def _stored(
-        self, name: str, value: Array, kind: int | None = None, shape: Sequence[int] | None = None, parameters: int = 0
+        self,
+        name: str,
+        value: Array,
+        kind: int | None = None,
+        shape: Sequence[int] | None = None,
+        parameters: int = 0,
     ) -> str:
-        """An initializer with the array's bytes. kind, shape: ONNX's type and dimensions where the array is packed."""
+        """Make a tensor known, once, and an initializer of this graph. kind, shape: ONNX's type and dimensions, where
+        the array is packed."""
         if name not in self._weights:
             kind = onnx_type(value.dtype.type) if kind is None else kind
             tensor = TensorProto(name=name, data_type=kind, dims=value.shape if shape is None else shape)
-            self._weights[name] = self._filled(tensor, value.reshape(-1).view(np.uint8).data)
+            self._write(tensor, value.reshape(-1).view(np.uint8))
+            self._weights[name] = tensor
             self.parameters += parameters
         self._initializers[name] = self._weights[name]
         return name
 
-    def _filled(self, tensor: Any, content: memoryview) -> Any:
+    def _write(self, tensor: Any, content: NDArray[np.uint8]) -> None:
+        """Into the tensor if it is small, else to the data file."""
         if content.nbytes < EXTERNAL_BYTES:
-            tensor.raw_data = bytes(content)
-            return tensor
+            tensor.raw_data = content.tobytes()
+            return
         self._data.write(b"\0" * (-self._data.tell() % ALIGNMENT))
         tensor.data_location = TensorProto.EXTERNAL
         location = {"location": self.data_path.name, "offset": self._data.tell(), "length": content.nbytes}
         for key, entry in location.items():
             tensor.external_data.add(key=key, value=str(entry))
-        self._data.write(content)
-        return tensor
+        self._data.write(content.data)
 
     def _fresh(self, kind: str) -> str:
         self._count += 1
