@@ -113,7 +113,8 @@ class Bound:
 class OrtTransformer:
     """A target or draft graph with static caches [rows, kv_heads, cache_length, head_dim] in the graph's precision.
 
-    Buffers and bindings are made once per (rows, S) and reused; a step allocates nothing.
+    Buffers and bindings are made once per (rows, S) and reused; a step allocates nothing. lazy: open the session with
+    the first step.
     """
 
     cache_device = "cpu"
@@ -125,24 +126,22 @@ class OrtTransformer:
         threads: int | None = None,
         low_memory: bool = False,
         placement: Placement = ON_CPU,
+        lazy: bool = False,
     ) -> None:
         _check_graph(path, spec)
         self._path, self._spec = path, spec
-        self._threads, self._low_memory, self._placement = threads, low_memory, placement
-        self._session: Any = None
-        self._open()
+        self._open_session = functools.partial(
+            open_session,
+            threads=threads,
+            placement=placement,
+            low_memory=low_memory,
+            wide_sums=spec.quantisation == "dynamic" and not _has_vnni(),
+        )
+        self._session: Any = None if lazy else self._open_session(path)
         self._takes_features = any(tensor.name == "features" for tensor in spec.inputs)
         self._caches: dict[str, Any] = {}
         self._cache_shape: tuple[int, int, int, int] = (0, 0, 0, 0)
         self._bound: dict[tuple[int, int], Bound] = {}
-
-    def _open(self) -> None:
-        self._session = self._open_session(self._path)
-
-    def _open_session(self, path: Path) -> Any:
-        """A session of one of the part's graphs."""
-        wide_sums = self._spec.quantisation == "dynamic" and not _has_vnni()
-        return open_session(path, self._threads, self._placement, self._low_memory, wide_sums)
 
     @property
     def cache_length(self) -> int:
@@ -208,6 +207,8 @@ class OrtTransformer:
         self._cache_shape = (0, 0, 0, 0)
 
     def _bind(self, rows: int, length: int) -> Bound:
+        if self._session is None:
+            self._session = self._open_session(self._path)
         spec = self._spec
         inputs: dict[str, NDArray[Any]] = {
             "input_ids": np.zeros((rows, length), dtype=np.int64),

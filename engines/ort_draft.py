@@ -14,7 +14,7 @@ from ..runtime.protocols import ChainInput, ChainOutput
 from ..runtime.spans import span
 from ..runtime.warping import LEAST_TEMPERATURE
 from .manifest import TransformerSpec
-from .ort import Bound, OrtTransformer, open_session
+from .ort import Bound, OrtTransformer
 
 
 class OrtDraft(OrtTransformer):
@@ -30,7 +30,7 @@ class OrtDraft(OrtTransformer):
         self._chain_length = 0
         self._chain_bound: dict[tuple[int, int, int], Bound] = {}
         self._results: dict[int, ChainOutput] = {}
-        super().__init__(path, spec, threads)
+        super().__init__(path, spec, threads, lazy=True)
 
     @property
     def longest_chain(self) -> int:
@@ -55,21 +55,13 @@ class OrtDraft(OrtTransformer):
         super().close()
         self._close_chain()
 
-    def _open(self) -> None:
-        """Nothing yet."""
-
-    def _bind(self, rows: int, length: int) -> Bound:
-        if self._session is None:
-            super()._open()
-        return super()._bind(rows, length)
-
     def _free_caches(self) -> None:
         self._chain_bound.clear()
         super()._free_caches()
 
     def _open_chain(self, length: int) -> None:
         self._close_chain()
-        self._chain_session = open_session(self._chains[length - 1], self._threads)
+        self._chain_session = self._open_session(self._chains[length - 1])
         self._chain_length = length
 
     def _close_chain(self) -> None:

@@ -117,8 +117,8 @@ def declare_attention(
 
 
 def takes_gqa(g: GraphBuilder, shape: TransformerShape) -> bool:
-    """Whether GroupQueryAttention can serve such a graph."""
-    return shape.head_dim % GQA_WIDTH == 0 and g.precision.name != "bf16"
+    """Whether GroupQueryAttention can serve such a model on the CPU."""
+    return shape.head_dim % GQA_WIDTH == 0 and g.float_type in (np.float32, np.float16)
 
 
 def declare_gqa(g: GraphBuilder, shape: TransformerShape, step: StepIO, tables: Tables) -> Attention:

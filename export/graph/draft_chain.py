@@ -13,6 +13,7 @@ out: token_k [N], q_k [N, V] float64, the law it was drawn from, for k = 1..L
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -45,9 +46,11 @@ def write_chains(
 ) -> list[Path]:
     """Write the chains of 1 to min(`longest`, LONGEST) tokens beside the draft, whose pen is g, and return their files.
 
-    tables: cos and sin of RoPE. lowering: what to attend with where GroupQueryAttention can't.
+    tables: cos and sin of RoPE. lowering: what to attend with where GroupQueryAttention can't. None are written where
+    matrices would be widened at every step (fp16, int4): such a draft is faster step by step.
     """
-    if g.precision.name == "bf16":  # which onnxruntime does not run
+    # Of weights that several nodes read onnxruntime packs one copy, but it neither fuses nor widens them ahead.
+    if g.float_type is not np.float32 or g.precision.quantisation == "weight-only":
         return []
     chain = _Chain(g.sharing(g.path), layers, head, tables, GQA if takes_gqa(g, layers.shape) else lowering)
     stem = g.path.stem
@@ -156,16 +159,43 @@ class _Sampler:
         law = g.op("Softmax", survivors, named=f"q_{position}")
         g.output(law, np.float64, ("images", self.vocab))
 
-        cumulative = g.op("CumSum", law, _index(g, 1))
-        total = g.op("Slice", cumulative, g.ints(-1), g.ints(self.vocab), g.ints(1))
         u = g.op("Unsqueeze", g.op("Gather", self.uniforms, step), g.ints(1))
-        aim = g.op("Min", g.op("Mul", u, total), g.op("Mul", total, g.constant(np.array(BELOW_ONE))))
-        beyond = g.op("Cast", g.op("Greater", cumulative, aim), to=onnx_type(np.int8))
-        drawn = g.op("ArgMax", beyond, axis=1, keepdims=0)
+        drawn = self._draw(law, u)
         first = g.op("Gather", best, _index(g, 0), axis=1)
         token = g.op("Where", self.greedy, first, drawn, named=f"token_{position}")
         g.output(token, np.int64, ("images",))
         return token
+
+    def _draw(self, law: str, u: str) -> str:
+        """[N, V], [N, 1] -> [N]: in two stages, since a cumulative sum over V costs as much as the softmax."""
+        g, width = self.g, _divisor(self.vocab)
+        blocks = g.op("Reshape", law, g.ints(-1, self.vocab // width, width))
+        masses = g.op("ReduceSum", blocks, g.ints(2), keepdims=0)
+        block, rest = self._first_beyond(masses, u, None)
+        tokens = g.op("GatherND", blocks, block, batch_dims=1)
+        token, _ = self._first_beyond(tokens, u, rest)
+        both = g.op("Add", g.op("Mul", block, g.ints(width)), token)
+        return g.op("Squeeze", both, g.ints(1))
+
+    def _first_beyond(self, masses: str, u: str, aim: str | None) -> tuple[str, str]:
+        """The first entry of each row [N, n] whose cumulative mass exceeds `aim` (None: `u * total`), and how far into
+        its mass the aim lies; both [N, 1]. There always is one, whatever the rounding, and it has mass."""
+        g = self.g
+        cumulative = g.op("CumSum", masses, _index(g, 1))
+        total = g.op("ReduceMax", cumulative, g.ints(1))
+        if aim is None:
+            aim = g.op("Mul", u, total)
+        aim = g.op("Min", aim, g.op("Mul", total, g.constant(np.array(BELOW_ONE))))
+        beyond = g.op("Cast", g.op("Greater", cumulative, aim), to=onnx_type(np.int8))
+        entry = g.op("ArgMax", beyond, axis=1)
+        before = g.op("CumSum", masses, _index(g, 1), exclusive=1)
+        rest = g.op("Sub", aim, g.op("GatherElements", before, entry, axis=1))
+        return entry, rest
+
+
+def _divisor(size: int) -> int:
+    """The largest divisor not above the square root."""
+    return next(width for width in range(math.isqrt(size), 0, -1) if size % width == 0)
 
 
 def _index(g: GraphBuilder, value: int) -> str:
