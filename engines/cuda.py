@@ -64,12 +64,16 @@ class Cuda:
         """Device memory of `size` bytes, zeroed. what: named when there is not enough."""
         error, address = self._runtime.cudaMalloc(size)
         if error == self._runtime.cudaError_t.cudaErrorMemoryAllocation:
-            free, total = self._call("ask for free memory", self._runtime.cudaMemGetInfo)
-            raise BackendError(out_of_memory(what, size, free, total))
+            raise BackendError(out_of_memory(what, size, *self.memory()))
         _check(self._runtime, error, f"allocate {what}")
         self._call(f"clear {what}", self._runtime.cudaMemsetAsync, address, 0, size, self._stream)
         self.synchronize()
         return int(address)
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes of device memory that are free, and in all."""
+        free, total = self._call("ask for free memory", self._runtime.cudaMemGetInfo)
+        return int(free), int(total)
 
     def free(self, address: int) -> None:
         self._call("free device memory", self._runtime.cudaFree, address)

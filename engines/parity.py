@@ -15,7 +15,7 @@ from ..runtime.stepping import chain_step
 from .manifest import PrecisionName
 
 # Largest difference allowed, as a share of the reference output's standard deviation.
-TOLERANCES: dict[PrecisionName, float] = {"fp32": 1e-3, "fp16": 3e-2, "int8": 2e-1}
+TOLERANCES: dict[PrecisionName, float] = {"fp32": 1e-3, "fp16": 3e-2, "bf16": 2e-1, "int8": 2e-1, "int4": 2e-1}
 ROWS = 2
 
 Outputs = dict[str, NDArray[Any]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class Checkpoint(ABC):
         self.config = config
         self._files = tuple(files)
         self._used: set[str] = set()
+        self._watcher: Callable[[int], None] = lambda elements: None
 
     @property
     @abstractmethod
@@ -43,7 +44,9 @@ class Checkpoint(ABC):
     def tensor(self, name: str) -> NDArray[Any]:
         """Read one tensor. Raises: InputError when it is no float, or holds a NaN or an infinity."""
         value = self._read(name)
-        self._used.add(name)
+        if name not in self._used:
+            self._used.add(name)
+            self._watcher(value.size)
         if value.dtype.name not in DTYPES:
             raise InputError(
                 f"{self.path}: tensor {name} has dtype {value.dtype.name}. Expected one of: {', '.join(DTYPES)}."
@@ -51,6 +54,10 @@ class Checkpoint(ABC):
         if not np.isfinite(value).all():
             raise InputError(f"{self.path}: tensor {name} holds NaN or infinity. Expected finite weights.")
         return value
+
+    def watch(self, watcher: Callable[[int], None]) -> None:
+        """Have it called with the number of elements of each tensor that is read for the first time."""
+        self._watcher = watcher
 
     def unused(self) -> list[str]:
         """Tensors nobody has read so far."""

@@ -30,12 +30,12 @@ class DynamicDrafter:
     draft: CachedTransformer
     depth: int
     sampling: SamplingConfig
-    branches: int = 10
-    nodes: int = 58
+    branches: int
+    nodes: int
 
     @property
     def size(self) -> int:
-        return self.nodes + 1
+        return max(self.nodes, (self.depth - 1) * self.branches) + 1
 
     def propose(self, batch: Batch, limits: Sequence[int]) -> list[Proposal]:
         growths = [_Growth(sequence.pending, self.branches) for sequence in batch.sequences]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .acceptance import Acceptance, Relaxation
 from .condition import CaptionCondition, CaptionProjection, ClassCondition, Prompt, caption_prompts, class_prompts
 from .config import DYNAMIC, SamplingConfig, SpeculativeConfig
-from .drafting import Drafter, NoDraft, StaticDrafter
+from .drafting import Drafter, NoDraft, static_drafter
 from .dynamic import DynamicDrafter
 from .errors import Cancelled, InputError
 from .images import from_uint8, to_uint8
@@ -260,8 +260,9 @@ class Pipeline:
             )
         tree = speculative.static_tree
         if tree is None:
-            return DynamicDrafter(self._engines.draft, depth, sampling)
-        return StaticDrafter(self._engines.draft, tree, sampling)
+            nodes, branches = speculative.tree_nodes, speculative.tree_branches
+            return DynamicDrafter(self._engines.draft, depth, sampling, branches, nodes)
+        return static_drafter(self._engines.draft, tree, sampling)
 
 
 def _check_call(**least: tuple[int, int]) -> None:

@@ -16,6 +16,13 @@ FloatArray = NDArray[np.floating[Any]]
 # One entry in STRIDE is looked at to guess where the top k begin; below it guessing saves nothing.
 STRIDE = 16
 
+# What LlamaGen divides by at least.
+LEAST_TEMPERATURE = 1e-5
+NOT_FINITE = (
+    "the engine returned logits that are not finite. Expected finite numbers; "
+    "check the checkpoint for NaNs, or rebuild the bundle in fp32."
+)
+
 
 class Warper:
     """Turns the logits of one position into `p` or `q` of the algorithm, on buffers that are made once."""
@@ -61,10 +68,7 @@ def survivors(logits: FloatArray, sampling: SamplingConfig) -> Law:
     Raises: BackendError when there is no finite maximum (an engine returned NaN or infinity).
     """
     if not np.isfinite(logits.max()):
-        raise BackendError(
-            "the engine returned logits that are not finite. Expected finite numbers; "
-            "check the checkpoint for NaNs, or rebuild the bundle in fp32."
-        )
+        raise BackendError(NOT_FINITE)
     if sampling.greedy:
         return Law.one_hot(int(logits.argmax()), len(logits))
     if sampling.top_p_first:
@@ -91,7 +95,7 @@ def softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _tempered(logits: FloatArray, tokens: NDArray[np.int64], sampling: SamplingConfig) -> NDArray[np.float64]:
     kept = logits if len(tokens) == len(logits) else logits[tokens]
-    return kept.astype(np.float64) / max(sampling.temperature, 1e-5)
+    return kept.astype(np.float64) / max(sampling.temperature, LEAST_TEMPERATURE)
 
 
 def _top_k(x: FloatArray, k: int) -> NDArray[np.int64]:

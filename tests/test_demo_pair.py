@@ -19,6 +19,8 @@ from coolsd_trt.runtime.sequence import Batch, ImageSequence
 from coolsd_trt.runtime.stepping import chain_step, guided, prefill_step
 from coolsd_trt.runtime.tree import Tree
 from coolsd_trt.runtime.warping import warp
+from coolsd_trt.tools.evaluation.classifier import PictureClassifier
+from coolsd_trt.tools.evaluation.judges import ClassifierJudge
 from goodness import chi_square
 
 DEMO = Path(__file__).parent.parent / "tools" / "demo"
@@ -65,6 +67,22 @@ def test_speculation_accepts_more_than_chance_and_relaxation_more_still(demo: Pi
     assert lossless.drift_per_token == 0
     assert cool.accepted_length > lossless.accepted_length
     assert 0 < cool.drift_per_token < 0.3
+
+
+def test_the_committed_classifier_judges_the_pairs_pictures(demo: Pipeline) -> None:
+    """Pictures of the pair are far nearer to real ones than noise, and of the class that was asked for far more often
+    than by chance (1 in 99)."""
+    folder = DEMO / "classifier"
+    assert (folder / "model.safetensors").stat().st_size < 1e6
+    judge = ClassifierJudge(PictureClassifier.load(folder), demo.info.class_names)
+    classes = [
+        class_id(demo, name) for name in ("face-smiling", "country-flag", "person-role", "hand-fingers-open")
+    ] * 6
+    drawn = np.stack(demo.generate(classes, cfg_scale=3, speculative=SpeculativeConfig(rule="lossless")).images)
+    noise = np.random.default_rng(0).integers(0, 256, drawn.shape, dtype=np.uint8)
+    features, of_noise = (judge.classifier.features(images) for images in (drawn, noise))
+    assert judge.distance(features) < judge.distance(of_noise) / 2
+    assert (judge.classifier.predict(features) == classes).mean() > 0.2
 
 
 class FixedPrefix:

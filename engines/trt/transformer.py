@@ -66,7 +66,7 @@ class TrtTransformer:
         if rows <= self._rows:
             return
         self._free_caches()
-        self._row_bytes = spec.kv_heads * spec.positions * spec.head_dim * np.dtype(spec.cache_dtype).itemsize
+        self._row_bytes = spec.kv_heads * spec.positions * spec.head_dim * spec.cache_itemsize
         stride = -(-rows * self._row_bytes // ALIGNMENT) * ALIGNMENT
         what = f"the KV cache of {rows} rows x {spec.positions} positions"
         self._block = self._cuda.malloc(len(self._past) * stride, what)
@@ -108,7 +108,7 @@ class TrtTransformer:
 
     def compact(self, row: int, sources: NDArray[np.int64], destination: int) -> None:
         spec = self._spec
-        shape, itemsize = (spec.kv_heads, spec.positions, spec.head_dim), np.dtype(spec.cache_dtype).itemsize
+        shape, itemsize = (spec.kv_heads, spec.positions, spec.head_dim), spec.cache_itemsize
         compact_caches(self._cuda, self._caches.values(), shape, itemsize, row, sources, destination)
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class TrtTransformer:
 
     def _record(self, rows: int, length: int) -> None:
         """Steps run without a graph, slower, where none can be recorded."""
-        if not self._plan.capturable(self._plan.profile_for(length)):
+        if not self._plan.capturable(self._plan.profile_for(length), self._input_shapes(rows, length)):
             self._records = False
             return
         try:
@@ -152,13 +152,14 @@ class TrtTransformer:
 
     def _enqueue(self, rows: int, length: int) -> None:
         """Inputs up, one run, outputs down: all queued on the stream."""
-        inputs = {name: self._shape(tensor, rows, length) for name, tensor in self._inputs.items()}
-        for name, shape in inputs.items():
-            self._staged[name].upload(shape)
-        pasts = {name: self._shape(tensor, rows, length) for name, tensor in self._past.items()}
-        self._plan.enqueue(self._plan.profile_for(length), {**inputs, **pasts})
+        for name, tensor in self._inputs.items():
+            self._staged[name].upload(self._shape(tensor, rows, length))
+        self._plan.enqueue(self._plan.profile_for(length), self._input_shapes(rows, length))
         for name, tensor in self._outputs.items():
             self._staged[name].download(self._shape(tensor, rows, length))
+
+    def _input_shapes(self, rows: int, length: int) -> dict[str, tuple[int, ...]]:
+        return {name: self._shape(tensor, rows, length) for name, tensor in {**self._inputs, **self._past}.items()}
 
     def _shape(self, tensor: Tensor, rows: int, length: int) -> tuple[int, ...]:
         return resolve(tensor, {"batch": rows, "tokens": length, "cache_length": self._spec.positions})

@@ -72,6 +72,31 @@ def test_a_tree_accepts_more_than_a_chain(pipeline: Pipeline) -> None:
     assert lengths["None"] < lengths["mc_sim_7b_63"] < lengths["naive_extend_57"]
 
 
+def test_larger_dynamic_trees_accept_more(pipeline: Pipeline) -> None:
+    lengths = [
+        pipeline.generate(
+            [0] * 8,
+            seed=5,
+            speculative=SpeculativeConfig(rule="lossless", tree="dynamic", tree_nodes=nodes, tree_branches=branches),
+        ).accepted_length
+        for nodes, branches in ((5, 1), (12, 4), (58, 10))
+    ]
+    assert lengths == sorted(lengths)
+    assert lengths[0] + 0.2 < lengths[2]
+
+
+@pytest.mark.parametrize(("nodes", "branches"), [(5, 1), (200, 3), (60, 200)])
+def test_dynamic_trees_of_odd_sizes_are_exact_at_temperature_zero(
+    pipeline: Pipeline, nodes: int, branches: int
+) -> None:
+    """One branch is a chain; more nodes than are ever seen; more branches than there are tokens."""
+    plain = pipeline.generate([0, 1], temperature=0, speculative=SpeculativeConfig(rule="ar"))
+    config = SpeculativeConfig(rule="lossless", tree="dynamic", tree_nodes=nodes, tree_branches=branches)
+    drafted = pipeline.generate([0, 1], temperature=0, speculative=config)
+    np.testing.assert_array_equal(drafted.tokens, plain.tokens)
+    assert drafted.accepted_length > 1.5
+
+
 @pytest.mark.parametrize("tree", [None, "mc_sim_7b_63", "dynamic"])
 def test_top_k_one_is_greedy_on_any_shape(pipeline: Pipeline, tree: str | None) -> None:
     greedy = pipeline.generate([0], temperature=0, speculative=SpeculativeConfig(rule="ar"))

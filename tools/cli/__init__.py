@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import build, calibrate, check, generate, inspect, profile
+from . import build, calibrate, check, evaluate, generate, inspect, profile
 from .errors import run_app
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app.command("check")(check.check)
 app.command("inspect")(inspect.inspect)
 app.command("calibrate")(calibrate.calibrate)
 app.command("profile")(profile.profile)
+app.command("evaluate")(evaluate.evaluate)
 
 
 def main() -> None:

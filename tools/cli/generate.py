@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ...engines.backends import BACKENDS
+from ...engines.backends import BACKENDS_HELP
 from ...engines.bundle import Bundle
 from ...engines.loader import load_engines
 from ...runtime import GenerationResult, InputError, Pipeline
@@ -61,8 +61,10 @@ def generate(
     resampling: options.Resampling = None,
     draft_length: DraftLength = None,
     tree: options.TreeChoice = None,
+    tree_nodes: options.TreeNodes = None,
+    tree_branches: options.TreeBranches = None,
     batch_size: Annotated[int, typer.Option(help="Pictures that share passes.")] = 8,
-    backend: Annotated[str, typer.Option(help=f"auto or one of: {', '.join(BACKENDS)}.")] = "auto",
+    backend: Annotated[str, typer.Option(help=f"auto or one of: {BACKENDS_HELP}")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,
     report: Report = None,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -40,7 +41,10 @@ def writable_report(path: Path | None, option: str = "--json") -> AbstractContex
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole file or none: under a temporary name first."""
+    """To a file (under a temporary name first), or to stdout."""
+    if path == STDOUT:
+        sys.stdout.write(text + "\n")
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from pathlib import Path
 
 from ...runtime import GenerationResult
 from ...runtime.images import make_grid, save_png
 from .console import plain_table, stdout
-from .output import STDOUT, write_text
+from .output import write_text
 
 
 def is_file(out: Path) -> bool:
@@ -38,12 +37,8 @@ def save_pictures(result: GenerationResult, out: Path, grid: bool, columns: int 
 
 
 def write_report(result: GenerationResult, path: Path) -> None:
-    """Tokens and statistics as JSON, to a file (under a temporary name first) or to stdout."""
-    text = json.dumps(result.as_dict(), indent=1)
-    if path == STDOUT:
-        sys.stdout.write(text + "\n")
-        return
-    write_text(path, text)
+    """Tokens and statistics as JSON, to a file or to stdout."""
+    write_text(path, json.dumps(result.as_dict(), indent=1))
 
 
 def print_summary(result: GenerationResult, written: list[Path], backend: str) -> None:

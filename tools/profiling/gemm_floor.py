@@ -14,6 +14,7 @@ from ...engines.ort import open_session
 from ...export.graph.attention import LOWERINGS
 from ...export.graph.builder import GraphBuilder
 from ...export.graph.linear import linear
+from ...export.graph.precision import Precision
 
 PRODUCTS = ("MatMul", "MatMulInteger", "MatMulNBits")
 
@@ -77,7 +78,8 @@ def weight_shapes(graph: Path) -> list[tuple[int, int]]:
 
 def _write(path: Path, shapes: list[tuple[int, int]], spec: TransformerSpec) -> None:
     rng = np.random.default_rng(0)
-    with GraphBuilder(path, LOWERINGS[spec.lowering].opset, spec.precision) as g:
+    precision = Precision(spec.precision, spec.cache_dtype != "float32", spec.block_size or Precision.block_size)
+    with GraphBuilder(path, LOWERINGS[spec.lowering].opset, precision) as g:
         inputs = {
             inner: g.narrow(g.input(f"x{inner}", np.float32, ("rows", "tokens", inner)))
             for inner in dict.fromkeys(inner for _, inner in shapes)

@@ -57,6 +57,25 @@ def test_a_picture_can_be_made_again_from_its_parameters(tiny_bundle: Path, tmp_
     np.testing.assert_array_equal(first, second)
 
 
+def test_a_drift_that_is_not_known_is_called_so(tiny_bundle: Path, tmp_path: Path) -> None:
+    rule = ["--rule", "lantern++", "--lantern-k", 3, "--resampling", "native"]
+    done = generate(tiny_bundle, tmp_path / "a.png", "-c", "hand", *rule)
+    assert done.returncode == 0, done.stderr
+    assert "not known for this rule" in done.stdout
+    assert "nan" not in done.stdout
+
+
+def test_a_dynamic_tree_of_a_chosen_size(tiny_bundle: Path, tmp_path: Path) -> None:
+    tree = ["--tree", "dynamic", "--draft-length", 3, "--tree-branches", 2]
+    done = generate(tiny_bundle, tmp_path / "a.png", "-c", "hand", *tree, "--tree-nodes", 6)
+    assert done.returncode == 0, done.stderr
+    made = read_parameters(tmp_path / "a.png")
+    assert (made["tree_nodes"], made["tree_branches"]) == (6, 2)
+    refused = generate(tiny_bundle, tmp_path / "b.png", "-c", "hand", *tree, "--tree-nodes", 2)
+    assert refused.returncode == 2
+    assert "tree_nodes = 2: too few for the 3 levels" in refused.stderr
+
+
 def test_a_grid_and_json_on_stdout(tiny_bundle: Path, tmp_path: Path) -> None:
     arguments = ["-c", 0, "-c", 1, "-n", 2, "--grid", "--rule", "lossless", "--json", "-"]
     done = generate(tiny_bundle, tmp_path / "g.png", *arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,9 @@ def test_inspect(bundle: Path) -> None:
     done = coolsd("inspect", bundle)
     assert done.returncode == 0, done.stderr
     assert "sm 8.9" in done.stdout and "trt-rtx 1.7.1" in done.stdout and "trt 1.7.1" in done.stdout
+    plans = coolsd("inspect", bundle, "--plans").stdout
+    assert "trt-1.7.1-8.9-b4 target" in plans and "2 ATTENTION_INPUT" in plans
+    assert re.search(r"draft +verify +1-8 \(8\) +3-9 \(6\) +25\b", plans), plans
 
 
 def test_inspect_names_a_damaged_plan(bundle: Path) -> None:
