@@ -130,6 +130,11 @@ class OrtTransformer:
         self._session = open_session(self._path, self._threads, self._placement, self._low_memory)
 
     @property
+    def graph(self) -> str:
+        """The file it runs: of a bundle's graphs for one part, the one that suits this machine."""
+        return self._path.name
+
+    @property
     def cache_length(self) -> int:
         return self._cache_shape[2]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .report import Report
+from .report import Costs, Report
 
 # Below, what any process needs for itself hides the weights.
 NOTABLE_BYTES = 100_000_000
@@ -42,19 +42,22 @@ def forecast(report: Report) -> list[LengthForecast]:
     # All of drafting grows like the draft's passes; what the host takes does not depend on L.
     shares = _shares(report)
     whole = costs.target[length] / shares["target"]
-    drafting, host = shares["draft"] * whole / _draft_passes(costs.draft, length, tokens[-1]), shares["host"] * whole
+    drafting, host = shares["draft"] * whole / _draft_passes(costs, length, tokens[-1]), shares["host"] * whole
     plain = costs.target[0] + host / tokens[-1]  # one position to sample, not one per emitted token
     found = []
     for shorter, emitted in enumerate(tokens, 1):
-        milliseconds = costs.target[shorter] + drafting * _draft_passes(costs.draft, shorter, emitted) + host
+        milliseconds = costs.target[shorter] + drafting * _draft_passes(costs, shorter, emitted) + host
         found.append(LengthForecast(shorter, emitted, emitted * plain / milliseconds))
     return found
 
 
-def _draft_passes(by_tokens: Sequence[float], length: int, emitted: float) -> float:
-    """Milliseconds of the catch-up over what the last round emitted, and of the steps after it."""
-    catch_up = float(np.interp(emitted, np.arange(1, len(by_tokens) + 1), by_tokens))
-    return catch_up + (length - 1) * by_tokens[0]
+def _draft_passes(costs: Costs, length: int, emitted: float) -> float:
+    """Milliseconds of a chain in one call; else of the catch-up over what a round emits, and of the steps after it."""
+    if costs.chain is not None and length <= len(costs.chain):
+        return costs.chain[length - 1]
+    assert costs.draft is not None
+    catch_up = float(np.interp(emitted, np.arange(1, len(costs.draft) + 1), costs.draft))
+    return catch_up + (length - 1) * costs.draft[0]
 
 
 def _median(values: Sequence[float]) -> float:
