@@ -144,6 +144,11 @@ class OrtTransformer:
         self._bound: dict[tuple[int, int], Bound] = {}
 
     @property
+    def graph(self) -> str:
+        """The file it runs: of a bundle's graphs for one part, the one that suits this machine."""
+        return self._path.name
+
+    @property
     def cache_length(self) -> int:
         return self._cache_shape[2]
 

@@ -110,7 +110,7 @@ def _measure(
     host = batch_size * sum(sequence.stats.seconds["host"] for sequence in sequences) / rounds
     rows = batch_size * (2 if sampling.guided else 1)
     cached = info.prefix_length + info.n_tokens // 2
-    return trace, measure_costs(engines, info.hidden_size, rows, cached, length, host)
+    return trace, measure_costs(engines, info.hidden_size, rows, cached, length, host, sampling=sampling)
 
 
 def _check(

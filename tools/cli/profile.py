@@ -58,6 +58,8 @@ def profile(
     resampling: options.Resampling = None,
     draft_length: DraftLength = None,
     tree: options.TreeChoice = None,
+    tree_nodes: options.TreeNodes = None,
+    tree_branches: options.TreeBranches = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Pictures that share passes.")] = 1,
     backend: Annotated[str, typer.Option(help=f"auto or one of: {', '.join(BACKENDS)}.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,

@@ -75,6 +75,8 @@ def _print_costs(report: Report) -> None:
         table.add_row("target / products", *(f"{target / floor:.2f}" for target, floor in ratios))
     if costs.draft is not None:
         table.add_row("draft, ms", *(f"{value:.2f}" for value in costs.draft))
+    if costs.chain is not None:
+        table.add_row("draft, whole chain, ms", *(f"{value:.2f}" for value in costs.chain))
     stdout.print(table)
     stdout.print(
         f"a pass reads {human_size(width.weight_bytes)} of weights: {width.plain / 1e9:.1f} GB/s alone, "

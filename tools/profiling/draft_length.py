@@ -36,13 +36,15 @@ class _Kept(BaseModel):
 
 
 class StoredCosts(_Kept):
-    """Seconds of target passes and of the draft's catch-up, of 1, 2, ... tokens; see `PassCosts`."""
+    """Seconds of target passes, of the draft's catch-up and of its chains, of 1, 2, ... tokens; see `PassCosts`."""
 
     target: list[float]
     draft: list[float]
+    chains: list[float] | None = None
 
     def with_host(self, host: float) -> PassCosts:
-        return PassCosts(np.array(self.target), np.array(self.draft), self.draft[0], host)
+        chains = None if self.chains is None else np.array(self.chains)
+        return PassCosts(np.array(self.target), np.array(self.draft), self.draft[0], host, chains)
 
 
 class Accepted(_Kept):
@@ -142,9 +144,18 @@ class Machine:
         cached = info.prefix_length + info.n_tokens // 2
         length = info.prefix_length + info.n_tokens + self._longest
         costs = measure_costs(
-            self.engines, info.hidden_size, rows, cached, self._longest, 0.0, length, budget=BUDGET_SECONDS
+            self.engines,
+            info.hidden_size,
+            rows,
+            cached,
+            self._longest,
+            0.0,
+            cache_length=length,
+            budget=BUDGET_SECONDS,
+            sampling=self.sampling,
         )
-        return StoredCosts(target=costs.target.tolist(), draft=costs.draft_first.tolist())
+        chains = None if costs.chains is None else costs.chains.tolist()
+        return StoredCosts(target=costs.target.tolist(), draft=costs.draft_first.tolist(), chains=chains)
 
     def _measure_acceptance(self, speculative: SpeculativeConfig) -> Accepted:
         """Draw a few pictures of classes far apart."""

@@ -16,7 +16,7 @@ from ...export.graph.builder import GraphBuilder
 from ...export.graph.linear import linear
 from ...export.graph.precision import Precision
 
-PRODUCTS = ("MatMul", "MatMulInteger", "MatMulNBits")
+PRODUCTS = ("MatMul", "MatMulInteger")
 
 
 class GemmFloor:
@@ -63,17 +63,13 @@ def weight_shapes(graph: Path) -> list[tuple[int, int]]:
     """(out, in) of every product with a weight, in the order they run."""
     import onnx
 
-    model = onnx.load(str(graph), load_external_data=False)
+    model = onnx.shape_inference.infer_shapes(onnx.load(str(graph), load_external_data=False))
     sizes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
-    shapes = []
-    for node in model.graph.node:
-        if node.op_type == "MatMulNBits":
-            attributes = {attribute.name: attribute.i for attribute in node.attribute}
-            shapes.append((attributes["N"], attributes["K"]))
-        elif node.op_type in PRODUCTS and len(sizes.get(node.input[1], ())) == 2:
-            inner, out = sizes[node.input[1]]
-            shapes.append((out, inner))
-    return shapes
+    for value in model.graph.value_info:  # weights that are widened before their product
+        sizes[value.name] = tuple(size.dim_value for size in value.type.tensor_type.shape.dim)
+    # Weights are the matrices; what flows has a batch dimension, too.
+    factors = [sizes.get(node.input[1], ()) for node in model.graph.node if node.op_type in PRODUCTS]
+    return [(size[1], size[0]) for size in factors if len(size) == 2]
 
 
 def _write(path: Path, shapes: list[tuple[int, int]], spec: TransformerSpec) -> None:
@@ -88,7 +84,8 @@ def _write(path: Path, shapes: list[tuple[int, int]], spec: TransformerSpec) -> 
             g.scope(f"product {i}")
             g.output(f"y{i}", np.float32, ("rows", "tokens", out))
             weight = rng.standard_normal((out, inner), dtype=np.float32) * np.float32(inner**-0.5)
-            y = linear(g, inputs[inner], f"w{i}", weight, None if g.float_type is not np.float32 else f"y{i}")
+            named = None if g.float_type is not np.float32 else f"y{i}"
+            y = linear(g, inputs[inner], f"w{i}", weight, named, head=i == len(shapes) - 1)
             if g.float_type is not np.float32:
                 g.widen(y, named=f"y{i}")
         g.save()

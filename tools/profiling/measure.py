@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ...engines.bundle import Bundle
 from ...engines.loader import LoadedEngines
 from ...engines.manifest import Manifest
+from ...engines.ort import OrtTransformer
 from ...runtime import GenerationResult, Pipeline, Progress, SamplingConfig, SpeculativeConfig
 from ...runtime.condition import ClassCondition
 from ...runtime.errors import Cancelled
@@ -133,7 +134,14 @@ def _costs(subject: Subject, found: Sequence[Round]) -> tuple[PassCosts, NDArray
     longest = min(subject.tokens_per_pass - 1 + MORE_TOKENS, info.max_draft_length)
     cached = info.prefix_length + info.n_tokens // 2
     costs = measure_costs(
-        subject.engines, info.hidden_size, rows, cached, longest, 0.0, _cache_length(subject.engines, longest)
+        subject.engines,
+        info.hidden_size,
+        rows,
+        cached,
+        longest,
+        0.0,
+        cache_length=_cache_length(subject.engines, longest),
+        sampling=subject.sampling,
     )
     if not subject.engines.backend.startswith("ort-cpu"):
         return costs, None
@@ -209,6 +217,7 @@ def _as_milliseconds(costs: PassCosts, floor: NDArray[np.float64] | None) -> Cos
     return Costs(
         target=_milliseconds(costs.target),
         draft=None if np.isnan(costs.draft_step) else _milliseconds(costs.draft_first),
+        chain=None if costs.chains is None else _milliseconds(costs.chains),
         floor=None if floor is None else _milliseconds(floor),
     )
 
@@ -239,7 +248,7 @@ def _setup(subject: Subject, images: int) -> Setup:
         backend=subject.engines.backend,
         threads=_threads(subject),
         precision=manifest.target.precision,
-        lowering=manifest.target.lowering,
+        lowering=_lowering(subject),
         sampling=subject.sampling.model_dump(),
         speculative=subject.speculative.model_dump(),
         tokens_per_pass=subject.tokens_per_pass,
@@ -247,6 +256,12 @@ def _setup(subject: Subject, images: int) -> Setup:
         batch_size=subject.batch_size,
         seed=subject.seed,
     )
+
+
+def _lowering(subject: Subject) -> str:
+    target, gqa = subject.engines.target, subject.bundle.manifest.target.gqa
+    runs_gqa = isinstance(target, OrtTransformer) and gqa is not None and target.graph == gqa.name
+    return "gqa" if runs_gqa else subject.bundle.manifest.target.lowering
 
 
 def _cache_length(engines: LoadedEngines, spare: int) -> int:

@@ -7,8 +7,6 @@ import resource
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from ...engines.manifest import Manifest, TransformerSpec
 
 
@@ -19,14 +17,14 @@ def weight_bytes(manifest: Manifest) -> dict[str, int]:
 
 def bytes_read(spec: TransformerSpec, embedding_rows: int) -> int:
     """Bytes of weights one pass has to see: all but the embedding table, of which it takes a few rows."""
-    table = embedding_rows * spec.hidden_size * np.dtype(spec.cache_dtype).itemsize
+    table = embedding_rows * spec.hidden_size * spec.cache_itemsize
     return sum(record.size for record in spec.files) - table
 
 
 def cache_bytes(spec: TransformerSpec, rows: int, length: int) -> int:
     """Keys and values of `rows` sequences of `length` positions."""
     shape = (2 * spec.layers, rows, spec.kv_heads, length, spec.head_dim)
-    return math.prod(shape) * np.dtype(spec.cache_dtype).itemsize
+    return math.prod(shape) * spec.cache_itemsize
 
 
 def resident() -> tuple[int, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .report import Report
+from .report import Costs, Report
 
 # Below, what any process needs for itself hides the weights.
 NOTABLE_BYTES = 100_000_000
@@ -31,26 +31,33 @@ def forecast(report: Report) -> list[LengthForecast]:
     """Draft lengths up to the one that ran, from its acceptance by position and the pass costs measured beside it.
 
     Shorter drafts are taken to be accepted like the first tokens of this one, which is exact for rules whose test at
-    a position does not depend on L.
+    a position does not depend on L. Empty where that says nothing: trees, and runs without a draft.
     """
-    costs, accepted = report.costs, [value for value in report.acceptance.by_position if value is not None]
+    costs, length = report.costs, len(report.acceptance.by_position)
+    accepted = [value for value in report.acceptance.by_position if value is not None]
     if costs.draft is None or not accepted or report.setup.speculative["tree"] is not None:
         return []
-    shares, round_, plain = _shares(report), _median(report.speed.round_ms), _median(report.speed.plain_ms)
     tokens = (1.0 + np.cumsum(np.cumprod(accepted))).tolist()
-    lengths = range(1, len(accepted) + 1)
-    # What drafting takes besides its passes grows with them; what the host takes does not depend on L.
-    passes = [_interpolated(costs.draft, tokens[length - 1]) + (length - 1) * costs.draft[0] for length in lengths]
-    drafting, host = shares["draft"] * round_ / passes[-1], shares["host"] * round_
-    milliseconds = [costs.target[length] + drafting * passes[length - 1] + host for length in lengths]
-    return [
-        LengthForecast(length, tokens[length - 1], tokens[length - 1] * plain / milliseconds[length - 1])
-        for length in lengths
-    ]
+    # The run says what drafting and the host take beside a target pass; costs, measured together, what passes take.
+    # All of drafting grows like the draft's passes; what the host takes does not depend on L.
+    shares = _shares(report)
+    whole = costs.target[length] / shares["target"]
+    drafting, host = shares["draft"] * whole / _draft_passes(costs, length, tokens[-1]), shares["host"] * whole
+    plain = costs.target[0] + host / tokens[-1]  # one position to sample, not one per emitted token
+    found = []
+    for shorter, emitted in enumerate(tokens, 1):
+        milliseconds = costs.target[shorter] + drafting * _draft_passes(costs, shorter, emitted) + host
+        found.append(LengthForecast(shorter, emitted, emitted * plain / milliseconds))
+    return found
 
 
-def _interpolated(by_tokens: Sequence[float], tokens: float) -> float:
-    return float(np.interp(tokens, np.arange(1, len(by_tokens) + 1), by_tokens))
+def _draft_passes(costs: Costs, length: int, emitted: float) -> float:
+    """Milliseconds of a chain in one call; else of the catch-up over what a round emits, and of the steps after it."""
+    if costs.chain is not None and length <= len(costs.chain):
+        return costs.chain[length - 1]
+    assert costs.draft is not None
+    catch_up = float(np.interp(emitted, np.arange(1, len(costs.draft) + 1), costs.draft))
+    return catch_up + (length - 1) * costs.draft[0]
 
 
 def _median(values: Sequence[float]) -> float:

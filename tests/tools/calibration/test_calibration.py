@@ -139,3 +139,11 @@ def test_greedy_sampling_is_refused(tiny_bundle: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "no schedule to calibrate" in done.stderr
+
+
+def test_a_chain_in_one_call_costs_what_that_call_does() -> None:
+    stepwise = PassCosts(np.array([1.0, 1.1, 1.2, 1.3]), np.array([0.1, 0.2, 0.3]), 0.1, 0.05)
+    assert stepwise.round(3, 2.0) == pytest.approx(1.3 + 0.2 + 2 * 0.1 + 0.05)
+    fused = PassCosts(stepwise.target, stepwise.draft_first, 0.1, 0.05, chains=np.array([0.1, 0.15]))
+    assert fused.round(2, 2.0) == pytest.approx(1.2 + 0.15 + 0.05)
+    assert fused.round(3, 2.0) == stepwise.round(3, 2.0)  # longer than any it was built for

@@ -12,7 +12,7 @@ from coolsd_trt.tools.profiling.gemm_floor import GemmFloor
 from coolsd_trt.tools.profiling.memory import bytes_read, cache_bytes, resident
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8", "int4"])
 def test_the_floor_has_exactly_the_products_of_the_target(tmp_path: Path, precision: str) -> None:
     source = tiny.make_checkpoints(tmp_path / "c")
     request = BuildRequest(source / "target", source / "image_tokenizer", precision=precision, neighbors=0)  # type: ignore[arg-type]

@@ -46,8 +46,8 @@ def report(rule: str = "lossless", beta: float = 0.8, round_ms: float = 15.0, **
             images_per_pass=[1] * 9,
         ),
         parts=[
-            Part(name="target/engine", share=0.8, p50=12.0, p90=12.0, p99=12.0),
-            Part(name="draft/engine", share=0.2, p50=1.0, p90=1.0, p99=1.0),
+            Part(name="target/engine", share=13 / 16, p50=12.0, p90=12.0, p99=12.0),
+            Part(name="draft/engine", share=3 / 16, p50=1.0, p90=1.0, p99=1.0),
         ],
         part_ms={"target/engine": [13.0] * 9, "draft/engine": [0.5, 1.0, 1.5] * 3},
         acceptance=Acceptance(
