@@ -90,7 +90,7 @@ class FixedPrefix:
     """The demo target after a given class and given first tokens: exact laws, and rounds that start there."""
 
     def __init__(self, demo: Pipeline, class_id: int, tokens: np.ndarray) -> None:
-        self.engines, self.tokens, self.n_tokens = demo._engines, tokens, demo.info.n_tokens
+        self.engines, self.tokens = demo._engines, tokens
         self.sampling = demo.info.sampling.model_copy(update={"cfg_scale": 2.0, "top_k": 6, "temperature": 1.0})
         prompt = class_prompts(demo.info.condition, [class_id])[0]
         self.ids = np.concatenate([prompt.input_ids, np.repeat(tokens[None], 2, axis=0)], axis=1)
@@ -99,7 +99,7 @@ class FixedPrefix:
 
     def exact_law(self) -> tuple[np.ndarray, np.ndarray]:
         """The joint law of the next two tokens: pairs [36, 2] and their probabilities [36]."""
-        self.engines.target.allocate(12, self.n_tokens + 17)
+        self.engines.target.allocate(12, self.ids.shape[1] + 16)
         first = self._next_law(self.ids)[0]
         support = np.flatnonzero(first)
         rows = np.repeat(self.ids[None], len(support), axis=0)
@@ -120,8 +120,11 @@ class FixedPrefix:
         ]
         batch = Batch(sequences, branches=2)
         for engine in (target, draft):
-            engine.allocate(2 * count, self.n_tokens + 17)
-        batch.features = prefill_step(target, [self.prompt] * count, branches=2).hidden
+            engine.allocate(2 * count, self.ids.shape[1] + 16)
+        # All start alike: one prefill, whose cache every image gets.
+        batch.features = np.tile(prefill_step(target, [self.prompt], branches=2).hidden, (count, 1, 1))
+        for row in range(2, 2 * count):
+            target.copy_row(row % 2, row)
         for sequence in sequences:
             sequence.emit([int(self.tokens[-1])])
             sequence.last_emitted = self.tokens.tolist()
