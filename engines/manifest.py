@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,9 +13,13 @@ from ..runtime.config import SamplingConfig, SpeculativeConfig
 SCHEMA_VERSION = 1
 # How a graph writes its cache and attends, see `export.graph.attention`.
 LoweringName = Literal["tensor_scatter", "portable"]
-# Of a graph's matrices. fp16 also is the type of its caches and of what passes between its layers; int8 leaves those
-# float32. Logits and hidden states are always float32.
-PrecisionName = Literal["fp32", "fp16", "int8"]
+# Of a graph's matrices. Floats are also the type of its caches and of what passes between its layers; beside integers
+# those are float32 in graphs made for the CPU, and fp16 in those made for TensorRT. Logits and hidden states are always
+# float32.
+PrecisionName = Literal["fp32", "fp16", "bf16", "int8", "int4"]
+# dynamic: integer products, with activations rounded on the way; onnxruntime alone reads it. weight-only: matrices are
+# stored as integers and widened before each product, which every backend reads.
+QuantisationName = Literal["none", "dynamic", "weight-only"]
 # TensorRT-RTX, which builds anywhere, and TensorRT, which builds on the GPU it builds for.
 FlavourName = Literal["trt-rtx", "trt"]
 MANIFEST_NAME = "manifest.json"
@@ -41,13 +46,20 @@ class Tensor(_Part):
 
 
 class GraphSpec(_Part):
-    """A graph: its files (the .onnx first), its inputs and outputs."""
+    """A graph: its files (the .onnx first), its inputs and outputs. block_size: int4 weights that share a scale."""
 
     files: tuple[FileRecord, ...] = Field(min_length=1)
     precision: PrecisionName = "fp32"
+    quantisation: QuantisationName = "none"
+    block_size: int | None = None
     parameters: int = Field(ge=1)
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+
+    @property
+    def digest(self) -> str:
+        """Of the graph and its weights."""
+        return hashlib.sha256("".join(file.sha256 for file in self.files).encode()).hexdigest()
 
 
 class PrecisionCost(_Part):
@@ -60,10 +72,14 @@ class PrecisionCost(_Part):
 
 
 class TransformerSpec(GraphSpec):
-    """A target or draft graph, with the sizes its caches are allocated from. precision_cost: against fp32, for int8
-    targets."""
+    """A target or draft graph, with the sizes its caches are allocated from. precision_cost: against fp32, for
+    targets of another precision that the CPU can run. gqa: the same graph with onnxruntime's fastest attention, where
+    that can serve it. chains: by L - 1, a draft's whole chain of L tokens in one graph, for onnxruntime, too. Both read
+    the data file of `files`."""
 
     lowering: LoweringName
+    gqa: FileRecord | None = None
+    chains: tuple[FileRecord, ...] = ()
     layers: int = Field(ge=1)
     kv_heads: int = Field(ge=1)
     head_dim: int = Field(ge=2)
@@ -75,6 +91,11 @@ class TransformerSpec(GraphSpec):
     @property
     def cache_dtype(self) -> str:
         return next(tensor.dtype for tensor in self.inputs if tensor.name == "past_key_0")
+
+    @property
+    def cache_itemsize(self) -> int:
+        """Bytes of a number in a cache; NumPy alone does not know bfloat16."""
+        return 4 if self.cache_dtype == "float32" else 2
 
 
 class TextEncoderSpec(GraphSpec):
@@ -89,12 +110,27 @@ class ImageDecoderSpec(GraphSpec):
     image_size: tuple[int, int]
 
 
+class Profile(_Part):
+    """One kind of step that a plan is optimised for. batch, tokens: least, typical and greatest size of these
+    dimensions."""
+
+    name: str
+    batch: tuple[int, int, int]
+    tokens: tuple[int, int, int] = (1, 1, 1)
+    cache_length: int = 0
+
+
 class PlanRecord(_Part):
-    """A TensorRT engine made from one graph. workspace: bytes of device memory for activations."""
+    """A TensorRT engine. graph: digest of what it was made from. workspace: bytes of device memory for activations.
+    profiles: in the plan's order. layers: of the network it was built from, before TensorRT fused them, counted by
+    TensorRT's names."""
 
     file: FileRecord
+    graph: str
     workspace: int = Field(ge=0)
     seconds: float = Field(ge=0, description="build time")
+    profiles: tuple[Profile, ...]
+    layers: dict[str, int]
 
 
 class EngineSet(_Part):
@@ -160,6 +196,10 @@ class Manifest(_Part):
     def files(self) -> list[FileRecord]:
         """All files the bundle must have beside the manifest; plans are checked by those who use them."""
         records = [record for part in self.parts().values() for record in part.files]
+        for part in (self.target, self.draft):
+            if part is not None:
+                records += [part.gqa] if part.gqa else []
+                records += part.chains
         if self.text_encoder:
             records.append(self.text_encoder.tokenizer)
         return [*records, self.neighbors] if self.neighbors else records

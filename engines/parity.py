@@ -15,7 +15,7 @@ from ..runtime.stepping import chain_step
 from .manifest import PrecisionName
 
 # Largest difference allowed, as a share of the reference output's standard deviation.
-TOLERANCES: dict[PrecisionName, float] = {"fp32": 1e-3, "fp16": 3e-2, "int8": 2e-1}
+TOLERANCES: dict[PrecisionName, float] = {"fp32": 1e-3, "fp16": 3e-2, "bf16": 2e-1, "int8": 2e-1, "int4": 2e-1}
 ROWS = 2
 
 Outputs = dict[str, NDArray[Any]]
@@ -57,10 +57,11 @@ def _steps(engine: CachedTransformer | None, engines: Engines, seed: int, featur
     assert engine is not None
     info, rng = engines.info, np.random.default_rng(seed)
     longest = info.max_draft_length + 1
-    engine.allocate(ROWS, info.prefix_length + info.n_tokens)
+    positions = info.prefix_length + info.n_tokens + info.max_draft_length
+    engine.allocate(ROWS, positions)
     logits, hidden = [], []
     for length, starts in ((1, (0, 0)), (longest, (1, 1)), (1, (longest, 3)), (longest, (2, 4))):
-        size = min(length, info.prefix_length + info.n_tokens - max(starts))
+        size = min(length, positions - max(starts))
         ids = rng.integers(0, info.vocab_size, (ROWS, size))
         given = rng.standard_normal((ROWS, size, info.hidden_size)).astype(np.float32) if features else None
         out = chain_step(engine, ids, np.array(starts), given)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -19,33 +16,33 @@ from ..engines.manifest import MANIFEST_NAME, LoweringName, Manifest, PrecisionN
 from ..engines.ort import OrtCaptionProjection
 from ..runtime.condition import CaptionCondition, ClassCondition, Condition
 from ..runtime.config import SamplingConfig, SpeculativeConfig
-from ..runtime.errors import BundleError, InputError
+from ..runtime.errors import InputError
 from .cache_key import build_key, up_to_date
 from .checkpoint import Checkpoint, listed
 from .eagle import EagleDraft
 from .graph.caption_projection import write_caption_projection
+from .graph.draft import write_draft
 from .graph.image_decoder import write_image_decoder
 from .graph.image_encoder import write_image_encoder
-from .graph.linear import PRECISIONS
+from .graph.precision import Precision
 from .graph.text_encoder import write_text_encoder
-from .graph.transformer import write_draft, write_target
+from .graph.transformer import write_target
 from .llamagen import SAMPLING, LlamaGenTarget
 from .locate import open_checkpoint, read_json
 from .neighbors import DEFAULT_COLUMNS, write_neighbors
 from .precision_cost import precision_cost
-from .t5 import EMBEDDINGS, TOKENIZER, T5Encoder
-from .vq import NOT_DECODING, VqTokenizer
+from .size import KNOWN_EXTRAS, check_disk, weights_to_read
+from .t5 import TOKENIZER, T5Encoder
+from .vq import VqTokenizer
 
 CLASS_NAMES = "class_names.json"
 DEFAULT_MAX_DRAFT = 16
 
-# Tensors that belong into the file and not into the bundle.
-KNOWN_EXTRAS = {
-    "image_decoder": NOT_DECODING,
-    "text_encoder": ("decoder.", "lm_head.", *EMBEDDINGS),
-}
+# Precisions whose cost the build measures, on the CPU: all but bf16, for which it has no kernels.
+COSTED: tuple[PrecisionName, ...] = ("fp16", "int8", "int4")
 
 Report = Callable[[str], None]
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,9 @@ class BuildRequest:
     installed onnxruntime. heads, grid: attention heads and image tokens per side, where the target's checkpoint does
     not say. image_encoder: put the tokenizer's encoder side into the bundle, too. neighbors: columns of LANTERN's
     neighbour table, 0 leaves it out. precision: of target and draft; the other parts, which
-    run once a picture, stay fp32. text_encoder: a T5 in a transformers folder, for targets that take captions.
+    run once a picture, stay fp32, and so do norms and RoPE; embeddings are looked up in the float type beside the
+    integers. tensorrt: make graphs that TensorRT can read, which int8 for the CPU is not. block_size: int4 weights that
+    share a scale. text_encoder: a T5 in a transformers folder, for targets that take captions.
     """
 
     target: Path | Checkpoint
@@ -71,6 +70,8 @@ class BuildRequest:
     grid: int | None = None
     image_encoder: bool = False
     precision: PrecisionName = "fp32"
+    tensorrt: bool = False
+    block_size: int = 32
     text_encoder: Path | Checkpoint | None = None
 
 
@@ -95,18 +96,23 @@ class _Models:
     condition: Condition
 
 
-def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage: None) -> BuildResult:
+def build_bundle(
+    request: BuildRequest,
+    out: Path,
+    report: Report = lambda stage: None,
+    progress: Progress = lambda done, total: None,
+) -> BuildResult:
     """Build the bundle at `out`, all or nothing; do nothing when it is already there and intact.
 
-    Args: report: called with the stage that begins ("read", "target", "draft", "image decoder", ...).
+    Args: report: called with the stage that begins ("read", "target", "draft", "image decoder", ...). progress: called
+    with the number of weights that have been read and of all there are, whenever a tensor is about to be written.
     Raises: InputError for a bad checkpoint or option; BundleError when `out` can't be written.
     """
     if request.max_draft_length < 0:
         raise InputError(f"max_draft_length = {request.max_draft_length}: it must be at least 0.")
-    if request.precision not in PRECISIONS:
-        raise InputError(f"precision = {request.precision!r}. Expected one of: {', '.join(PRECISIONS)}.")
-    if request.precision == "int8":
-        require_onnxruntime("ort-cpu")  # its cost is measured
+    precision = Precision(request.precision, request.tensorrt, request.block_size)
+    if precision.name in COSTED:
+        require_onnxruntime("ort-cpu")
     if request.neighbors < 0:
         raise InputError(f"neighbors = {request.neighbors}: it must be at least 0.")
     report("read")
@@ -114,15 +120,18 @@ def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage
         request = replace(request, lowering="tensor_scatter" if onnxruntime_has_tensor_scatter() else "portable")
     sources = _open_sources(request)
     models = _read_models(request, sources)
+    sampling, speculative = _defaults(sources["target"], models.target.family)
     fingerprints = {role: checkpoint.fingerprint() for role, checkpoint in sources.items()}
     key = build_key(fingerprints, _options(request))
     existing = up_to_date(out, key)
     if existing is not None:
         return BuildResult(existing, cached=True)
 
-    _check_disk(out, sources, models, request.precision)
+    weights = weights_to_read(sources, request.image_encoder)
+    check_disk(out, weights, models.target.shape, precision)
+    _watch(sources, sum(weights.values()), progress)
     with write_bundle(out) as folder:
-        parts = _write_parts(folder, request, models, report)
+        parts = _write_parts(folder, request, models, precision, report)
         config = sources["target"].config
         family = models.target.family
         manifest = Manifest(
@@ -133,8 +142,8 @@ def build_bundle(request: BuildRequest, out: Path, report: Report = lambda stage
             grid=models.target.shape.grid,
             prefix_length=models.target.shape.zero_rows,
             max_draft_length=request.max_draft_length,
-            sampling=SamplingConfig(**{**SAMPLING[family], **config.get("sampling", {})}),
-            speculative=SpeculativeConfig(**config.get("speculative", {})),
+            sampling=sampling,
+            speculative=speculative,
             sources=tuple(
                 Source(role=role, path=checkpoint.path.name, sha256=fingerprints[role])
                 for role, checkpoint in sources.items()
@@ -155,6 +164,28 @@ def _open_sources(request: BuildRequest) -> dict[str, Checkpoint]:
         for role, source in given.items()
         if source is not None
     }
+
+
+def _defaults(target: Checkpoint, family: str) -> tuple[SamplingConfig, SpeculativeConfig]:
+    """The model's own settings from its config.json, the family's where it has none."""
+    try:
+        sampling = SamplingConfig(**{**SAMPLING[family], **target.config.get("sampling", {})})
+        return sampling, SpeculativeConfig(**target.config.get("speculative", {}))
+    except (InputError, TypeError) as error:
+        raise InputError(f"{target.path}: sampling or speculative in its config.json: {error}") from None
+
+
+def _watch(sources: Mapping[str, Checkpoint], total: int, progress: Progress) -> None:
+    """Report every tensor that is read from now on."""
+    done = 0
+
+    def count(weights: int) -> None:
+        nonlocal done
+        done += weights
+        progress(done, total)
+
+    for checkpoint in sources.values():
+        checkpoint.watch(count)
 
 
 def _read_models(request: BuildRequest, sources: Mapping[str, Checkpoint]) -> _Models:
@@ -180,13 +211,17 @@ def _options(request: BuildRequest) -> dict[str, object]:
         "grid": request.grid,
         "image_encoder": request.image_encoder,
         "precision": request.precision,
+        "tensorrt": request.tensorrt,
+        "block_size": request.block_size,
         "neighbors": request.neighbors,
     }
 
 
-def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: Report) -> dict[str, Any]:
+def _write_parts(
+    folder: Path, request: BuildRequest, models: _Models, precision: Precision, report: Report
+) -> dict[str, Any]:
     """Specs of the graphs, and of the neighbour table, by their fields of `Manifest`."""
-    target, max_draft, precision = models.target, request.max_draft_length, request.precision
+    target, max_draft = models.target, request.max_draft_length
     lowering = request.lowering or "tensor_scatter"
     parts: dict[str, Any] = {}
     report("target")
@@ -198,7 +233,7 @@ def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: R
         report("text encoder")
         path = folder / "text_encoder.onnx"
         parts["text_encoder"] = write_text_encoder(path, models.text_encoder, target.shape.zero_rows)
-    if precision == "int8":
+    if precision.name in COSTED:
         report("precision")
         parts["target"] = _with_cost(folder, parts["target"], models)
     if models.draft is not None:
@@ -218,31 +253,13 @@ def _write_parts(folder: Path, request: BuildRequest, models: _Models, report: R
 
 
 def _with_cost(folder: Path, spec: TransformerSpec, models: _Models) -> TransformerSpec:
-    """The spec with what its precision costs, measured against an fp32 build that is thrown away again."""
+    """The spec with what its precision costs."""
     embeddings = None
     if isinstance(models.condition, CaptionCondition):
         nothing = np.zeros((1, models.condition.slots, models.condition.feature_size), dtype=np.float32)
         embeddings = OrtCaptionProjection(folder / "caption_projection.onnx").project(nothing)[1]
-    with TemporaryDirectory(dir=folder) as scratch:
-        path = Path(scratch) / "target.onnx"
-        exact = (path, write_target(path, models.target, 0, spec.lowering))
-        cost = precision_cost(exact, (folder / "target.onnx", spec), models.condition, embeddings)
+    cost = precision_cost(folder / "target.onnx", spec, models.target, models.condition, embeddings)
     return spec.model_copy(update={"precision_cost": cost})
-
-
-def _check_disk(out: Path, sources: Mapping[str, Checkpoint], models: _Models, precision: PrecisionName) -> None:
-    shape = models.target.shape
-    elements = sum(math.prod(tensor) for checkpoint in sources.values() for tensor in checkpoint.shapes.values())
-    elements += shape.vocab * shape.hidden if models.draft else 0  # the draft has the target's head, too
-    # int8 is built beside the fp32 build that it is compared with.
-    needed = elements * (5 if precision == "int8" else 4)
-    folder = next(path for path in out.absolute().parents if path.exists())
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise BundleError(
-            f"{out}: the build needs about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free there. "
-            "Free some space or choose another --out."
-        )
 
 
 def _notes(sources: Mapping[str, Checkpoint], models: _Models) -> tuple[str, ...]:

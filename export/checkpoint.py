@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from ..engines.bundle import sha256_file
 from ..runtime.errors import InputError
 
 Shape = tuple[int, ...]
+Number = TypeVar("Number", int, float)
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -30,6 +31,7 @@ class Checkpoint(ABC):
         self.config = config
         self._files = tuple(files)
         self._used: set[str] = set()
+        self._watcher: Callable[[int], None] = lambda elements: None
 
     @property
     @abstractmethod
@@ -43,7 +45,9 @@ class Checkpoint(ABC):
     def tensor(self, name: str) -> NDArray[Any]:
         """Read one tensor. Raises: InputError when it is no float, or holds a NaN or an infinity."""
         value = self._read(name)
-        self._used.add(name)
+        if name not in self._used:
+            self._used.add(name)
+            self._watcher(value.size)
         if value.dtype.name not in DTYPES:
             raise InputError(
                 f"{self.path}: tensor {name} has dtype {value.dtype.name}. Expected one of: {', '.join(DTYPES)}."
@@ -51,6 +55,21 @@ class Checkpoint(ABC):
         if not np.isfinite(value).all():
             raise InputError(f"{self.path}: tensor {name} holds NaN or infinity. Expected finite weights.")
         return value
+
+    def number(self, *names: str, default: Number) -> Number:
+        """The first of these entries that config.json has. Raises: InputError when it is no positive number."""
+        name = next((name for name in names if name in self.config), None)
+        if name is None:
+            return default
+        value, kinds = self.config[name], (int,) if isinstance(default, int) else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or value <= 0:
+            what = "a positive whole number" if isinstance(default, int) else "a positive number"
+            raise InputError(f"{self.path}: its config.json has {name} = {value!r}. Expected {what}.")
+        return type(default)(value)
+
+    def watch(self, watcher: Callable[[int], None]) -> None:
+        """Have it called with the number of elements of each tensor that is read for the first time."""
+        self._watcher = watcher
 
     def unused(self) -> list[str]:
         """Tensors nobody has read so far."""
@@ -60,9 +79,11 @@ class Checkpoint(ABC):
         """Raises: InputError that lists missing tensors, or tensors of another shape than expected."""
         missing = [name for name in expected if name not in self.shapes]
         if missing:
+            others = [name for name in self.shapes if name not in expected]
             raise InputError(
                 f"{self.path}: not a complete {what}, {len(missing)} of {len(expected)} tensors are missing: "
-                f"{listed(missing)}. Check that the file is the whole checkpoint."
+                f"{listed(missing)}. The file has {listed(others, 3) or 'no others'}. "
+                "Check that it is the whole checkpoint, and the one that was meant."
             )
         wrong = [
             f"{name} is {list(self.shapes[name])}, expected {list(shape)}"

@@ -33,7 +33,7 @@ class EagleDraft:
                 f"{checkpoint.path}: the draft is for a target of width {hidden} and {vocab} tokens; this target has "
                 f"width {target.hidden} and {target.vocab} tokens. Use the draft that was trained for it."
             )
-        heads = int(config.get("num_attention_heads", target.heads))
+        heads = checkpoint.number("num_attention_heads", default=target.heads)
         head_dim = hidden // heads
         self.shape = replace(
             target,
@@ -43,7 +43,7 @@ class EagleDraft:
             head_dim=head_dim,
             ffn=math.prod(shapes["layers.0.mlp.gate_proj.weight"]) // hidden,
             zero_rows=self._zero_rows(target.zero_rows - 1),
-            norm_eps=float(config.get("rms_norm_eps", NORM_EPS)),
+            norm_eps=checkpoint.number("rms_norm_eps", default=NORM_EPS),
         )
         checkpoint.require(draft_shapes(self.shape, bool(config.get("bias", True))), "EAGLE draft")
 

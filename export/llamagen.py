@@ -75,15 +75,15 @@ class LlamaGenTarget:
         return [n.token_embedding, n.final_norm, *map(self._condition, condition), *block]
 
     def _read_shape(self, heads: int | None, grid: int | None, caption: bool) -> TransformerShape:
-        n, config, shapes, path = self._names, self._checkpoint.config, self._checkpoint.shapes, self._checkpoint.path
+        n, number, shapes, path = self._names, self._checkpoint.number, self._checkpoint.shapes, self._checkpoint.path
         hidden = shapes[n.final_norm][-1]
 
         # Rows by element count, so that a transposed matrix is reported as such and not taken for another size.
         def rows(name: str) -> int:
             return math.prod(shapes[name]) // hidden
 
-        known = config.get("n_head", config.get("num_attention_heads", HEADS_BY_WIDTH.get(hidden, hidden // 64)))
-        heads = heads or int(known)
+        usual = HEADS_BY_WIDTH.get(hidden, hidden // 64)
+        heads = heads or number("n_head", "num_attention_heads", default=usual)
         if not heads or hidden % heads or hidden // heads % 2:
             raise InputError(f"{path}: width {hidden} does not divide into {heads} heads of even width. Give --heads.")
         head_dim = hidden // heads
@@ -96,10 +96,10 @@ class LlamaGenTarget:
             hidden=hidden,
             ffn=rows(f"{n.layers}0.{n.block.gate}.weight"),
             vocab=rows(n.token_embedding),
-            grid=(grid, grid) if grid else _square_grid(path, int(config.get("block_size", DEFAULT_BLOCK_SIZE))),
+            grid=(grid, grid) if grid else _square_grid(path, number("block_size", default=DEFAULT_BLOCK_SIZE)),
             zero_rows=shapes[self._condition("uncond_embedding")][0] if caption else 1,
-            norm_eps=float(config.get("norm_eps", config.get("rms_norm_eps", NORM_EPS))),
-            rope_base=float(config.get("rope_base", ROPE_BASE)),
+            norm_eps=number("norm_eps", "rms_norm_eps", default=NORM_EPS),
+            rope_base=number("rope_base", default=ROPE_BASE),
         )
 
     def _assumptions(self, heads: int | None, grid: int | None) -> list[str]:

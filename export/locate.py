@@ -11,9 +11,13 @@ from .checkpoint import Checkpoint, listed
 from .safetensors_file import SafetensorsCheckpoint
 from .torch_file import TorchCheckpoint
 
-INDEX = "model.safetensors.index.json"
 # In a folder, the first of these that exists; else its only weights file.
-PREFERRED = ("model.safetensors", INDEX, "pytorch_model.bin")
+PREFERRED = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 # How files begin that people mistake for checkpoints.
 FOREIGN = {
@@ -39,11 +43,12 @@ def open_checkpoint(path: Path, companions: tuple[str, ...] = ()) -> Checkpoint:
     config = read_json(present[0]) if present and present[0].name == "config.json" else {}
     if not isinstance(config, dict):
         raise InputError(f"{present[0]}: expected a JSON object, found {type(config).__name__}.")
-    if file.name.endswith(".index.json"):
-        return SafetensorsCheckpoint(file, _shards(file), config, [file, *present])
-    if _is_safetensors(file):
-        return SafetensorsCheckpoint(file, [file], config, present)
-    return TorchCheckpoint(file, config, present)
+    sharded = file.name.endswith(".index.json")
+    weights = _shards(file) if sharded else [file]
+    if sharded:
+        present.insert(0, file)
+    kind = SafetensorsCheckpoint if all([_is_safetensors(part) for part in weights]) else TorchCheckpoint
+    return kind(file, weights, config, present)
 
 
 def read_json(path: Path) -> Any:
@@ -98,8 +103,6 @@ def _shards(index: Path) -> list[Path]:
             f"{index}: {len(missing)} of {len(shards)} shards are missing: {listed(missing)}. "
             f"Put them into {index.parent}."
         )
-    for shard in shards:
-        _is_safetensors(shard)
     return shards
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ..runtime.errors import InputError
-from .checkpoint import Checkpoint, Shape
+from .checkpoint import DTYPES, Checkpoint, Shape
 
 
 class SafetensorsCheckpoint(Checkpoint):
@@ -33,7 +33,11 @@ class SafetensorsCheckpoint(Checkpoint):
         return self._shapes
 
     def _read(self, name: str) -> NDArray[Any]:
-        tensor: NDArray[Any] = self._homes[name].get_tensor(name)
+        home = self._homes[name]
+        stored = home.get_slice(name).get_dtype()
+        if stored.startswith("F8"):  # NumPy has no such type, and safetensors fails on it
+            raise InputError(f"{self.path}: tensor {name} has dtype {stored}. Expected one of: {', '.join(DTYPES)}.")
+        tensor: NDArray[Any] = home.get_tensor(name)
         return tensor
 
 

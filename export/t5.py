@@ -27,7 +27,7 @@ class T5Encoder:
 
     def __init__(self, checkpoint: Checkpoint, feature_size: int) -> None:
         self._checkpoint = checkpoint
-        shapes, config = checkpoint.shapes, checkpoint.config
+        shapes = checkpoint.shapes
         self._embedding = next((name for name in EMBEDDINGS if name in shapes), EMBEDDINGS[0])
         gate = f"{BLOCKS}0.layer.1.DenseReluDense.wi_0.weight"
         checkpoint.require({name: shapes.get(name, ()) for name in (self._embedding, BIAS, gate)}, "T5 text encoder")
@@ -41,8 +41,8 @@ class T5Encoder:
         self._buckets, self.heads = shapes[BIAS]
         self.inner = shapes[f"{BLOCKS}0.layer.0.SelfAttention.q.weight"][0]
         self._ffn = shapes[gate][0]
-        self._max_distance = int(config.get("relative_attention_max_distance", 128))
-        self.norm_eps = float(config.get("layer_norm_epsilon", 1e-6))
+        self._max_distance = checkpoint.number("relative_attention_max_distance", default=128)
+        self.norm_eps = checkpoint.number("layer_norm_epsilon", default=1e-6)
         checkpoint.require(self._expected(), "T5 text encoder")
 
     @property

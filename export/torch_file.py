@@ -19,22 +19,23 @@ WRAPPERS = ("model", "module", "state_dict")
 
 
 class TorchCheckpoint(Checkpoint):
-    """A file loaded with `weights_only`: a payload is refused. Training extras (optimizer, args) are left alone.
+    """A file, or several shards, loaded with `weights_only`: a payload is refused. Training extras (optimizer, args)
+    are left alone.
 
-    Raises: InputError when torch is missing, or the file is damaged, unsafe or no state dict.
+    Raises: InputError when torch is missing, or a file is damaged, unsafe or no state dict.
     """
 
-    def __init__(self, path: Path, config: Mapping[str, Any], companions: Iterable[Path]) -> None:
-        content = _load(path)
-        arguments = content.get("args") if isinstance(content, dict) else None
-        super().__init__(path, {**_grid_of(arguments), **config}, (path, *companions))
-        for wrapper in WRAPPERS:
-            if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
-                content = content[wrapper]
-                break
-        if not isinstance(content, dict) or not all(hasattr(value, "is_floating_point") for value in content.values()):
-            raise InputError(f"{path}: not a state dict. Expected tensors by name, bare or in {', '.join(WRAPPERS)}.")
-        self._tensors = content
+    def __init__(
+        self, path: Path, weights: Iterable[Path], config: Mapping[str, Any], companions: Iterable[Path]
+    ) -> None:
+        weights = tuple(weights)
+        self._tensors: dict[str, Any] = {}
+        for file in weights:
+            content = _load(file)
+            arguments = content.get("args") if isinstance(content, dict) else None
+            config = {**_grid_of(arguments), **config}
+            self._tensors.update(_state_dict(file, content))
+        super().__init__(path, config, (*weights, *companions))
 
     @property
     def shapes(self) -> Mapping[str, Shape]:
@@ -44,6 +45,17 @@ class TorchCheckpoint(Checkpoint):
         tensor = self._tensors[name].detach()
         value: NDArray[Any] = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
         return value
+
+
+def _state_dict(path: Path, content: Any) -> dict[str, Any]:
+    """The tensors of a loaded file, by name."""
+    for wrapper in WRAPPERS:
+        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
+            content = content[wrapper]
+            break
+    if not isinstance(content, dict) or not all(hasattr(value, "is_floating_point") for value in content.values()):
+        raise InputError(f"{path}: not a state dict. Expected tensors by name, bare or in {', '.join(WRAPPERS)}.")
+    return content
 
 
 def _load(path: Path) -> Any:

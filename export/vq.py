@@ -9,8 +9,8 @@ from .checkpoint import Checkpoint
 from .vq_layout import Level, decoder_shapes, encoder_shapes
 from .weights import Array
 
-# The codebook's usage counts, and what only encodes.
-NOT_DECODING = ("quantize.codebook_used", "encoder.", "quant_conv.")
+USAGE_COUNTS = "quantize.codebook_used"
+NOT_DECODING = (USAGE_COUNTS, "encoder.", "quant_conv.")
 CODEBOOK = "quantize.embedding.weight"
 
 

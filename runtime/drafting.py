@@ -1,4 +1,5 @@
-"""Drafting with an EAGLE-1 draft: one catch-up pass over what was just emitted, then one pass per level of a tree."""
+"""Drafting with an EAGLE-1 draft: one catch-up pass over what was just emitted, then one pass per level of a tree; or
+all of a chain in one call, where the engine can."""
 
 from __future__ import annotations
 
@@ -11,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import SamplingConfig
+from .errors import BackendError
+from .law import Law
 from .proposal import NOTHING, Proposal
-from .protocols import CachedTransformer
+from .protocols import CachedTransformer, ChainDraft, ChainInput
 from .sampling import UniformSource
 from .sequence import Batch
-from .stepping import chain_step, guided, tree_step
+from .stepping import chain_step, guided, guides, tree_step
 from .tree import Tree
-from .warping import Warper
+from .warping import NOT_FINITE, Warper
 
 
 class Drafter(Protocol):
@@ -110,6 +113,57 @@ class StaticDrafter:
             else:
                 q = self._warp(logits[:, column], index)
                 proposal.offer(node, q.draw_distinct(count, rng), q)
+
+
+@dataclass(frozen=True)
+class FusedDrafter:
+    """`StaticDrafter` for a chain, in one engine call: the same tokens for the same uniforms, but for a uniform that
+    lies within rounding of an edge."""
+
+    draft: ChainDraft
+    depth: int
+    sampling: SamplingConfig
+
+    @property
+    def size(self) -> int:
+        return self.depth + 1
+
+    def propose(self, batch: Batch, limits: Sequence[int]) -> list[Proposal]:
+        tree = Tree.chain(max(limits))
+        proposals = [Proposal.empty(tree, sequence.pending) for sequence in batch.sequences]
+        if not tree.depth:
+            return proposals
+        uniforms = np.zeros((self.depth, len(batch)))
+        if not self.sampling.greedy:
+            for i, sequence in enumerate(batch.sequences):
+                uniforms[: limits[i], i] = [sequence.rng.random() for _ in range(limits[i])]
+        ids, counts = _catch_up_ids(batch)
+        start, features = batch.cached - counts, batch.features[:, : ids.shape[1]]
+        guided = guides(self.sampling, batch.emitted + np.arange(self.depth)[:, None])
+        out = self.draft.chain(ChainInput(ids, features, start, counts, uniforms, guided, self.sampling))
+        for i, proposal in enumerate(proposals):
+            for depth in range(limits[i]):
+                self._offer(proposal, depth, int(out.tokens[depth, i]), out.q[depth, i])
+        return proposals
+
+    def _offer(self, proposal: Proposal, node: int, token: int, q: NDArray[np.float64]) -> None:
+        if not q[token] > 0:
+            raise BackendError(NOT_FINITE)
+        if self.sampling.greedy:
+            proposal.offer(node, [token], None)
+        else:
+            # The engine's next chain overwrites q.
+            law = Law.of_dense(q) if self.sampling.top_k else Law(np.arange(len(q)), q.copy(), len(q))
+            proposal.offer(node, [token], law)
+
+
+def static_drafter(draft: CachedTransformer, tree: Tree, sampling: SamplingConfig) -> Drafter:
+    """The drafter of a tree: fused where it is a chain that the engine can run whole. Top-p, which would need a sort of
+    the vocabulary for every token of a fused chain, is drafted stepwise."""
+    is_chain = tree == Tree.chain(tree.depth)
+    if is_chain and sampling.top_p == 1 and isinstance(draft, ChainDraft) and tree.depth <= draft.longest_chain:
+        return FusedDrafter(draft, tree.depth, sampling)
+    return StaticDrafter(draft, tree, sampling)
 
 
 def catch_up(draft: CachedTransformer, batch: Batch) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -15,6 +15,7 @@ from .law import Law
 from .proposal import Proposal
 from .protocols import CachedTransformer
 from .sequence import Batch, ImageSequence
+from .spans import spanned
 from .stats import PhaseClock
 from .stepping import prefill_step, tree_step
 from .verification import Verdict, judge
@@ -89,6 +90,7 @@ class SpeculativeDecoder:
 
         return judge(proposal, p, rules, sequence.rng)
 
+    @spanned("commit")
     def _commit(
         self, batch: Batch, proposals: list[Proposal], verdicts: list[Verdict], hidden: NDArray[np.float32]
     ) -> None:

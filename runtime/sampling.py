@@ -7,6 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .spans import spanned
+
 
 class UniformSource(Protocol):
     """Where uniforms come from: `numpy.random.Generator`, or a recorded stream that is being replayed."""
@@ -15,6 +17,7 @@ class UniformSource(Protocol):
         """The next number, uniform on [0, 1)."""
 
 
+@spanned("sample")
 def sample_token(p: NDArray[np.floating[Any]], u: float) -> int:
     """Inverse CDF: the first token (vocabulary order) whose cumulative mass exceeds `u * total`.
 

@@ -87,5 +87,9 @@ def guided(
     cond, combined = logits[0::2], combine_cfg(logits[0::2], logits[1::2], sampling.cfg_scale)
     if sampling.cfg_interval < 0:
         return combined
-    guides = np.asarray(token_index) <= sampling.last_guided
-    return np.where(guides[..., None], combined, cond)
+    return np.where(guides(sampling, np.asarray(token_index))[..., None], combined, cond)
+
+
+def guides(sampling: SamplingConfig, token_index: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether guidance applies to each image token (0 = the first)."""
+    return sampling.guided & (token_index <= sampling.last_guided)

@@ -14,6 +14,7 @@ from .errors import InputError
 from .law import Law
 from .proposal import Proposal
 from .sampling import UniformSource
+from .spans import spanned
 from .tree import Tree
 
 Distribution = NDArray[np.floating[Any]]
@@ -52,27 +53,41 @@ def verify_chain(
     Args:
         draft_tokens: [L] int, drawn from q. L may be 0: then one token is drawn from p_1.
         p: [L+1, V] target distributions after warping. q: [L, V] the draft's, after the same warping.
-        omega: [L] relaxation, each > 0.
+        omega: [L] relaxation, each at least 0.
         rng: source of uniforms on [0, 1).
     Returns: (n_accepted, next_token).
-    Raises: InputError when the shapes do not fit together.
+    Raises: InputError when the shapes do not fit together, or the values are not what is said here.
     """
-    tokens, p, q = np.asarray(draft_tokens, dtype=np.int64), np.asarray(p), np.asarray(q)
-    rules = [Relaxation(w) for w in np.asarray(omega, dtype=np.float64).tolist()]
-    length = len(tokens)
-    if len(p) != length + 1 or len(q) != length or len(rules) != length:
-        raise InputError(
-            f"verify_chain got {length} draft tokens with p for {len(p)}, q for {len(q)} and omega for "
-            f"{len(rules)} positions. Expected {length + 1}, {length} and {length}."
-        )
-    if length and p.shape[1:] != q.shape[1:]:
-        raise InputError(f"verify_chain got p over {p.shape[1:]} and q over {q.shape[1:]} tokens. Expected the same.")
+    tokens, p, q, omega = np.asarray(draft_tokens), np.asarray(p), np.asarray(q), np.asarray(omega, dtype=np.float64)
+    length = _check_chain(tokens, p, q, omega)
+    rules = [Relaxation(w) for w in omega.tolist()]
     laws = dict(enumerate(map(Law.of_dense, q)))
     proposal = Proposal(Tree.chain(length), np.concatenate([[0], tokens]), laws)
     verdict = judge(proposal, lambda node: Law.of_dense(p[node]), rules, rng)
     return verdict.n_accepted, verdict.next_token
 
 
+def _check_chain(tokens: NDArray[Any], p: Distribution, q: Distribution, omega: NDArray[np.float64]) -> int:
+    """L. Raises: InputError, see `verify_chain`."""
+    length = tokens.size
+    if tokens.ndim != 1 or p.ndim != 2 or len(p) != length + 1 or omega.shape != (length,) or len(q) != length:
+        raise InputError(
+            f"verify_chain got {length} draft tokens with p {p.shape}, q {q.shape} and omega {omega.shape}. "
+            f"Expected [{length + 1}, V], [{length}, V] and [{length}]."
+        )
+    if length and q.shape[1:] != p.shape[1:]:
+        raise InputError(f"verify_chain got p over {p.shape[1:]} and q over {q.shape[1:]} tokens. Expected the same.")
+    if length and not (tokens.dtype.kind in "iu" and tokens.min() >= 0 and tokens.max() < p.shape[1]):
+        raise InputError(f"verify_chain got draft tokens {tokens.tolist()}. Expected integers in 0..{p.shape[1] - 1}.")
+    if not (np.isfinite(omega) & (omega >= 0)).all():
+        raise InputError(f"verify_chain got omega {omega.tolist()}. Expected finite factors, at least 0.")
+    for name, rows in (("p", p), ("q", q)):
+        if not ((rows >= 0).all() and np.isfinite(rows).all() and rows.any(axis=1).all()):
+            raise InputError(f"verify_chain got {name} with rows that are no distributions: warp the logits first.")
+    return length
+
+
+@spanned("verify")
 def judge(proposal: Proposal, p: Callable[[int], Law], rules: Sequence[Acceptance], rng: UniformSource) -> Verdict:
     """Walk from the root: at each node the first child that stands is the next; if none does, the residual speaks.
 

@@ -10,10 +10,18 @@ from numpy.typing import NDArray
 from .config import SamplingConfig
 from .errors import BackendError
 from .law import Law
+from .spans import spanned
 
 FloatArray = NDArray[np.floating[Any]]
 # One entry in STRIDE is looked at to guess where the top k begin; below it guessing saves nothing.
 STRIDE = 16
+
+# What LlamaGen divides by at least.
+LEAST_TEMPERATURE = 1e-5
+NOT_FINITE = (
+    "the engine returned logits that are not finite. Expected finite numbers; "
+    "check the checkpoint for NaNs, or rebuild the bundle in fp32."
+)
 
 
 class Warper:
@@ -37,6 +45,7 @@ class Warper:
         return survivors(combined, self._sampling)
 
 
+@spanned("cfg")
 def combine_cfg(cond: FloatArray, uncond: FloatArray, scale: float, out: FloatArray | None = None) -> FloatArray:
     """Classifier-free guidance on raw logits: `u + scale * (c - u)`.
 
@@ -48,6 +57,7 @@ def combine_cfg(cond: FloatArray, uncond: FloatArray, scale: float, out: FloatAr
     return combined
 
 
+@spanned("warp")
 def survivors(logits: FloatArray, sampling: SamplingConfig) -> Law:
     """The distribution a sampler draws from.
 
@@ -58,10 +68,7 @@ def survivors(logits: FloatArray, sampling: SamplingConfig) -> Law:
     Raises: BackendError when there is no finite maximum (an engine returned NaN or infinity).
     """
     if not np.isfinite(logits.max()):
-        raise BackendError(
-            "the engine returned logits that are not finite. Expected finite numbers; "
-            "check the checkpoint for NaNs, or rebuild the bundle in fp32."
-        )
+        raise BackendError(NOT_FINITE)
     if sampling.greedy:
         return Law.one_hot(int(logits.argmax()), len(logits))
     if sampling.top_p_first:
@@ -88,7 +95,7 @@ def softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _tempered(logits: FloatArray, tokens: NDArray[np.int64], sampling: SamplingConfig) -> NDArray[np.float64]:
     kept = logits if len(tokens) == len(logits) else logits[tokens]
-    return kept.astype(np.float64) / max(sampling.temperature, 1e-5)
+    return kept.astype(np.float64) / max(sampling.temperature, LEAST_TEMPERATURE)
 
 
 def _top_k(x: FloatArray, k: int) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from coolsd_trt.tools.cli import main
@@ -119,6 +120,25 @@ def truncated_pickle(folder: Path) -> None:
     (folder / "target" / "c2i_B_256.pt").write_bytes(b"PK\x03\x04" + b"\0" * 400)
 
 
+def eight_bit_floats(folder: Path) -> None:
+    tensors = target_tensors(S)
+    tensors["output.weight"] = tensors["output.weight"].astype(ml_dtypes.float8_e4m3fn)
+    save(folder / "target", tensors)
+
+
+def another_model(folder: Path) -> None:
+    save(folder / "target", draft_tensors(S))
+
+
+def heads_in_words(folder: Path) -> None:
+    (folder / "target" / "config.json").write_text('{"n_head": "two"}')
+
+
+def unknown_setting(folder: Path) -> None:
+    config = {**target_config(S), "sampling": {"cfg": 2}}
+    (folder / "target" / "config.json").write_text(json.dumps(config))
+
+
 BROKEN: dict[Callable[[Path], None], str] = {
     lfs_pointer: r"target/model.safetensors: this is a Git LFS pointer.*git lfs pull",
     truncated: r"target/model.safetensors: not a readable safetensors file .* truncated",
@@ -133,6 +153,10 @@ BROKEN: dict[Callable[[Path], None], str] = {
     missing_tensors: r"1 of .* tensors are missing: layers.1.ffn_norm.weight",
     draft_for_captions: r"input_type 't2i'. Expected c2i for this target",
     transposed_convolution: r"post_quant_conv.weight is \[8, 32, 1, 1\], expected \[32, 8, 1, 1\]",
+    eight_bit_floats: r"tensor output.weight has dtype F8_E4M3. Expected one of: float32, ",
+    another_model: r"5 of 5 tensors are missing: .* The file has embed_tokens.weight; fc.bias; fc.weight and 8 more",
+    heads_in_words: r"its config.json has n_head = 'two'. Expected a positive whole number",
+    unknown_setting: r"target/model.safetensors: sampling or speculative in its config.json: cfg is not a setting",
     truncated_pickle: r"c2i_B_256.pt: torch can't read it as weights .* truncated",
 }
 

@@ -11,10 +11,21 @@ import onnx
 import pytest
 import tiny
 from coolsd_trt.engines.bundle import Bundle
-from coolsd_trt.engines.manifest import LoweringName
+from coolsd_trt.engines.manifest import LoweringName, PrecisionName
 from coolsd_trt.export.build import BuildRequest, build_bundle
+from coolsd_trt.export.vq_layout import Level, encoder_shapes
 from coolsd_trt.runtime import InputError, Pipeline
 from safetensors.numpy import load_file, save_file
+
+from .models import (
+    ArrayCheckpoint,
+    draft_tensors,
+    random_tensors,
+    shape,
+    target_config,
+    target_tensors,
+    tokenizer_tensors,
+)
 
 
 @pytest.fixture
@@ -103,6 +114,26 @@ def test_a_build_stopped_at_any_stage_leaves_nothing(request_: BuildRequest, tmp
         build_bundle(request_, out, report=stop)
     assert not out.exists()
     assert not (tmp_path / "made").exists() or not any((tmp_path / "made").iterdir())
+
+
+@pytest.mark.parametrize("image_encoder", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+def test_progress_ends_when_all_weights_are_read(image_encoder: bool, precision: PrecisionName, tmp_path: Path) -> None:
+    s = shape(vocab=40)
+    levels = [Level(32, 2, attention=False, resample=True), Level(32, 2, attention=True, resample=False)]
+    vq = tokenizer_tensors(40) | random_tensors(encoder_shapes(8, 32, levels))
+    vq["quantize.codebook_used"] = np.zeros(65536, np.float32)
+    sources = (ArrayCheckpoint(target_tensors(s), target_config(s)), ArrayCheckpoint(vq))
+    draft = ArrayCheckpoint(draft_tensors(s))
+    seen: list[tuple[int, int]] = []
+    build_bundle(
+        BuildRequest(*sources, draft, image_encoder=image_encoder, precision=precision),
+        tmp_path / "bundle",
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    done = [entry[0] for entry in seen]
+    assert done == sorted(set(done)) and done[0] > 0
+    assert {total for _, total in seen} == {done[-1]}
 
 
 @pytest.mark.parametrize(

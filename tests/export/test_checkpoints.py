@@ -79,6 +79,19 @@ def test_shards(tmp_path: Path) -> None:
     assert open_checkpoint(tmp_path / "m").fingerprint() != before
 
 
+def test_shards_in_torchs_format(tmp_path: Path) -> None:
+    names, weight_map = sorted(STATE), {}
+    for i, part in enumerate((names[::2], names[1::2])):
+        file = f"pytorch_model-{i + 1:05}-of-00002.bin"
+        torch.save({name: STATE[name] for name in part}, tmp_path / file)
+        weight_map |= dict.fromkeys(part, file)
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    check(tmp_path)
+    before = open_checkpoint(tmp_path).fingerprint()
+    torch.save({name: STATE[name] + 1 for name in names[1::2]}, tmp_path / "pytorch_model-00002-of-00002.bin")
+    assert open_checkpoint(tmp_path).fingerprint() != before
+
+
 @pytest.mark.parametrize("refs", [True, False])
 def test_a_hugging_face_cache(tmp_path: Path, refs: bool) -> None:
     repo = tmp_path / "models--org--llamagen"

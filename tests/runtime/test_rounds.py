@@ -41,6 +41,16 @@ def test_a_picture_is_the_same_in_any_batch(pipeline: Pipeline, tree: object) ->
     assert together.accepted_length > 1.2
 
 
+def test_a_dynamic_tree_does_not_see_how_far_others_are() -> None:
+    """Images near their end draft less deep; those that share their passes may not change what they are offered."""
+    pipeline = Pipeline(FakeEngines(vocab=40, grid=(3, 4), noise=1.0))
+    config = SpeculativeConfig(rule="lossless", tree="dynamic", draft_length=6, tree_nodes=6, tree_branches=4)
+    together = pipeline.generate([0], images_per_prompt=8, seed=0, speculative=config)
+    for i in range(8):
+        alone = pipeline.generate([0], seed=0, first_index=i, speculative=config)
+        np.testing.assert_array_equal(alone.tokens[0], together.tokens[i])
+
+
 @pytest.mark.parametrize("rule", ["lossless", "cool", "uniform", "linear", "lantern", "lantern++"])
 @pytest.mark.parametrize("tree", [None, "mc_sim_7b_63", "dynamic"])
 def test_every_rule_on_every_shape(pipeline: Pipeline, rule: str, tree: str | None) -> None:

@@ -200,17 +200,17 @@ def test_a_dynamic_tree_keeps_the_likeliest_paths() -> None:
     assert [growth.tokens[node] for node in growth.frontier] == [1, 0]
     assert growth.columns == [0, 1]
     assert growth.lineage.tolist() == [[True, False, True, False], [False, True, False, True]]
-    proposal = growth.pruned(4)
+    proposal = growth.proposal(growth.likeliest(4, depth=2), 5)
     assert proposal.tokens.tolist() == [9, 0, 2, 1, 0]
     assert proposal.tree.parents == (-1, 0, 0, 1, 2)
-    assert growth.pruned(3).tree.parents == (-1, 0, 0, 1)
+    assert growth.proposal(growth.likeliest(3, depth=2), 4).tree.parents == (-1, 0, 0, 1)
 
 
 def test_a_dynamic_tree_of_a_one_hot_draft_is_a_chain() -> None:
     growth = _Growth(pending=0, branches=3)
     growth.expand(np.array([[0.0, 1.0, 0.0, 0.0]]))
     growth.expand(np.tile([0.0, 0.0, 1.0, 0.0], (3, 1)))
-    proposal = growth.pruned(5)
+    proposal = growth.proposal(growth.likeliest(5, depth=2), 6)
     assert proposal.tokens.tolist() == [0, 1, 2, -1, -1, -1]
     assert proposal.tree.parents == (-1, 0, 1, 0, 0, 0)
 

@@ -5,16 +5,24 @@ from __future__ import annotations
 import typer
 
 from ..cli.errors import run_app
-from . import rules
+from . import build_cost, drafting, host, lowerings, memory, rules, startup, step, steps, tables, tokens
 
 app = typer.Typer(
-    help="Benchmarks; each prints ratios against a baseline of the same run.",
+    help="Benchmarks; each prints what it ran on.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.command("step")(step.step)
 app.command("rules")(rules.rules)
-# One command would otherwise become the program itself.
-app.callback()(lambda: None)
+app.command("build")(build_cost.build_cost)
+app.command("steps")(steps.steps)
+app.command("host")(host.host)
+app.command("startup")(startup.startup)
+app.command("memory")(memory.memory)
+app.command("tokens")(tokens.tokens)
+app.command("tables")(tables.tables)
+app.command("lowerings")(lowerings.lowerings)
+app.command("drafting")(drafting.drafting)
 
 run_app(app)

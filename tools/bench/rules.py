@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from rich.progress import track
 from ...runtime import Pipeline, SpeculativeConfig
 from ..cli.console import stderr
 from .contenders import Contender, Sample, Workload
-from .machine import machine
+from .result import Out, Table, publish
 
 
 def contenders(draft_length: int) -> list[Contender]:
@@ -41,7 +40,7 @@ def rules(
     batch_size: Annotated[int, typer.Option(min=1, help="Pictures that share passes.")] = 1,
     seed: int = 0,
     threads: Annotated[int | None, typer.Option(min=1)] = None,
-    out: Annotated[Path | None, typer.Option("--json", help="Write every figure to this file.")] = None,
+    out: Out = None,
 ) -> None:
     """Compare the rules. Every picture is made by all rules in turn, in rotating order, from the same seed."""
     rows = contenders(draft_length)
@@ -52,23 +51,13 @@ def rules(
             for row, result in workload.turn(pipeline, rows, first):
                 row.sample.extend(Sample.of(result))
     setting = f"{images} pictures, CFG {cfg}, temperature 1, L = {draft_length}, batch {batch_size}"
-    _print_markdown(rows, setting)
-    if out is not None:
-        report = {"setting": setting, "machine": machine(), "rows": _as_dicts(rows)}
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=1), encoding="utf-8")
+    columns = ("rule", "accepted length", "drift per token", "wall clock vs `ar`")
+    publish("Rules", setting, Table(columns, [_cells(row, rows[0]) for row in rows]), _as_dicts(rows), out)
 
 
-def _print_markdown(rows: list[Contender], setting: str) -> None:
-    typer.echo(f"{setting}; 95 % bootstrap intervals over pictures.\n")
-    typer.echo("| rule | accepted length | drift per token | wall clock vs `ar` |")
-    typer.echo("|---|---|---|---|")
-    for row in rows:
-        figures = row.sample.figures(rows[0].sample)
-        drift = figures["drift_per_token"]
-        typer.echo(
-            f"| {row.name} | {figures['accepted_length']} | {drift if drift.value else 0} | {figures['speed_up']}x |"
-        )
+def _cells(row: Contender, baseline: Contender) -> tuple[str, ...]:
+    accepted, drift, speed = row.sample.figures(baseline.sample).values()
+    return row.name, str(accepted), str(drift if drift.value else 0), f"{speed}x"
 
 
 def _as_dicts(rows: list[Contender]) -> list[dict[str, Any]]:

@@ -46,6 +46,21 @@ def ratio_of_sums(numerators: ArrayLike, denominators: ArrayLike, seed: int = 0)
     return Estimate.of(pairs[0].sum() / pairs[1].sum(), resampled[0] / resampled[1])
 
 
+def ratio_of_medians(numerators: ArrayLike, denominators: ArrayLike, seed: int = 0) -> Estimate:
+    """`median(numerators) / median(denominators)` of two independent samples, each resampled with replacement."""
+    rng = np.random.default_rng(seed)
+    samples = [np.asarray(values, dtype=np.float64) for values in (numerators, denominators)]
+    medians = [_resampled_medians(sample, rng) for sample in samples]
+    return Estimate.of(float(np.median(samples[0]) / np.median(samples[1])), medians[0] / medians[1])
+
+
+def _resampled_medians(sample: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Medians of resamples without making them: the middle one of n uniform ranks has a beta distribution."""
+    middle = (len(sample) + 1) / 2
+    ranks = rng.beta(middle, middle, RESAMPLES)
+    return np.asarray(np.quantile(sample, ranks, method="inverted_cdf"))
+
+
 def resampled_images(images: int, resamples: int, seed: int = 0) -> NDArray[np.int64]:
     """[resamples, images] indices drawn with replacement; the same for equal arguments, so that figures of several
     settings on the same images can be paired."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ from ...runtime.protocols import CachedTransformer, Engines
 from ...runtime.stepping import chain_step
 
 REPEATS = 25
+LEAST_REPEATS = 7
 
 
 @dataclass(frozen=True)
 class PassCosts:
     """Median seconds. target[T - 1]: a target pass of T tokens. draft_first[T - 1]: the draft's catch-up over T tokens.
-    draft_step: one more drafted token. host: everything else of a round."""
+    draft_step: one more drafted token. host: everything else of a round. NaN for the draft where there is none."""
 
     target: NDArray[np.float64]
     draft_first: NDArray[np.float64]
@@ -39,25 +41,38 @@ class PassCosts:
 
 
 def measure_costs(
-    engines: Engines, hidden_size: int, rows: int, cached: int, draft_length: int, host: float
+    engines: Engines,
+    hidden_size: int,
+    rows: int,
+    cached: int,
+    draft_length: int,
+    host: float,
+    cache_length: int | None = None,
+    budget: float = math.inf,
 ) -> PassCosts:
-    """Time passes of 1 to L + 1 tokens on `rows` rows whose caches hold `cached` positions, interleaved, medians."""
-    assert engines.draft is not None
+    """Time passes of 1 to L + 1 tokens on `rows` rows whose caches hold `cached` positions, interleaved, medians.
+
+    Args: cache_length: of the caches, which some attention kernels walk whole; None: just what the passes need.
+    budget: seconds after which no further repeat begins, once there are a few.
+    """
     lengths = range(1, draft_length + 2)
-    for engine in (engines.target, engines.draft):
-        engine.allocate(rows, cached + draft_length + 2)
     timers: dict[tuple[str, int], Callable[[], None]] = {}
-    for size in lengths:
-        timers["target", size] = _timer(engines.target, rows, cached, size, None)
-        timers["draft", size] = _timer(engines.draft, rows, cached, size, hidden_size)
+    for name, engine, features in (("target", engines.target, None), ("draft", engines.draft, hidden_size)):
+        if engine is not None:
+            engine.allocate(rows, cache_length or cached + draft_length + 2)
+            for size in lengths:
+                timers[name, size] = _timer(engine, rows, cached, size, features)
     seconds: dict[tuple[str, int], list[float]] = {key: [] for key in timers}
-    for _ in range(REPEATS):
+    begin = time.perf_counter()
+    for repeat in range(REPEATS):
+        if repeat >= LEAST_REPEATS and time.perf_counter() - begin > budget:
+            break
         for key, run in timers.items():
             start = time.perf_counter()
             run()
             seconds[key].append(time.perf_counter() - start)
     medians = {key: float(np.median(values[2:])) for key, values in seconds.items()}
-    draft = np.array([medians["draft", size] for size in lengths])
+    draft = np.array([medians.get(("draft", size), np.nan) for size in lengths])
     return PassCosts(np.array([medians["target", size] for size in lengths]), draft, float(draft[0]), host)
 
 

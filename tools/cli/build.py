@@ -12,11 +12,14 @@ import typer
 from ...engines.backends import BACKENDS
 from ...engines.manifest import EngineSet, LoweringName, Manifest, PrecisionName
 from ...engines.trt.flavour import FLAVOURS
-from ...engines.trt.plans import PlanRequest, build_plans, check_precision, check_request
+from ...engines.trt.plans import PlanRequest, build_plans, check_request, needed_lowering
 from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, BuildResult, build_bundle
+from ...export.hub import FORM as HUB_FORM
+from ...export.hub import ROLES, download, parse_reference
 from ...export.neighbors import DEFAULT_COLUMNS
 from ...export.random_weights import SIZES, random_checkpoints
 from ...runtime.errors import InputError
+from .build_progress import BuildProgress
 from .console import human_size, plain_table, stderr, stdout
 
 Out = Annotated[Path, typer.Option(help="The bundle to write (a folder).")]
@@ -34,9 +37,17 @@ Lowering = Annotated[
     LoweringName | None,
     typer.Option(help="How graphs write the cache and attend; default: what suits the installed onnxruntime."),
 ]
-Precision = Annotated[PrecisionName, typer.Option(help="Of target and draft; the other parts stay fp32.")]
+Precision = Annotated[
+    PrecisionName,
+    typer.Option(
+        help="Of target and draft; the other parts stay fp32. int8 and int4 are lossy (the build prints what they "
+        "cost); bf16 is for TensorRT alone."
+    ),
+]
+BlockSize = Annotated[int, typer.Option(help="int4 weights that share a scale: 32 is more exact, 128 smaller.")]
 BackendOption = Annotated[
-    str, typer.Option(help="ort-cpu or ort-cuda: the graphs alone; trt-rtx or trt: TensorRT plans beside them.")
+    str,
+    typer.Option(help="ort-cpu, ort-cuda or ort-trt: the graphs alone; trt-rtx or trt: TensorRT plans beside them."),
 ]
 Capabilities = Annotated[
     list[str] | None,
@@ -50,6 +61,15 @@ ImageEncoder = Annotated[
 ]
 Neighbors = Annotated[
     int, typer.Option(min=0, help="Nearest codes kept of each code, for the LANTERN rules; 0 = none.")
+]
+FromHub = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar=HUB_FORM,
+        help=f"Download a checkpoint from the Hugging Face hub; may be repeated. ROLE: {', '.join(ROLES)}; default: "
+        "target. PATH: a file or folder of the repository; default: its safetensors. Without this option nothing is "
+        "ever downloaded.",
+    ),
 ]
 RandomWeights = Annotated[
     str | None,
@@ -67,6 +87,7 @@ def build(
     class_names: ClassNames = None,
     lowering: Lowering = None,
     precision: Precision = "fp32",
+    block_size: BlockSize = 32,
     backend: BackendOption = "ort-cpu",
     compute_capability: Capabilities = None,
     max_batch: MaxBatch = 8,
@@ -74,17 +95,17 @@ def build(
     grid: Grid = None,
     image_encoder: ImageEncoder = False,
     neighbors: Neighbors = DEFAULT_COLUMNS,
+    from_hub: FromHub = None,
     random_weights: RandomWeights = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random weights.")] = 0,
 ) -> None:
     """Turn checkpoints into a bundle. Does nothing when the bundle is already there and intact."""
     plans = _plan_request(backend, tuple(compute_capability or ()), max_batch)
     if plans is not None:
-        check_precision(precision)
-        lowering = lowering or "tensor_scatter"
+        lowering = lowering or needed_lowering(plans.flavour)
     start = time.perf_counter()
     given = {"target": target, "image_decoder": image_decoder, "draft": draft, "text_encoder": text_encoder}
-    sources = _sources(given, random_weights, seed)
+    sources = _sources(given, from_hub or [], random_weights, seed)
     request = BuildRequest(
         **sources,
         max_draft_length=max_draft,
@@ -94,10 +115,12 @@ def build(
         grid=grid,
         image_encoder=image_encoder,
         precision=precision,
+        tensorrt=plans is not None,
+        block_size=block_size,
         neighbors=neighbors,
     )
-    with stderr.status("build") as status:
-        result = build_bundle(request, out, report=lambda stage: status.update(f"build: {stage}"))
+    with BuildProgress() as bar:
+        result = build_bundle(request, out, bar.stage, bar.weights)
     _print_result(result, out, time.perf_counter() - start)
     if plans is not None:
         _build_plans(out, plans)
@@ -110,14 +133,21 @@ def _print_result(result: BuildResult, out: Path, seconds: float) -> None:
     for note in result.notes:
         stderr.print(f"note: {note}", soft_wrap=True, markup=False)
     stdout.print(parts_table(result.manifest))
-    target = result.manifest.target
-    cost = target.precision_cost
-    if cost is not None:
-        stdout.print(
-            f"{target.precision} moves the target's next-token distribution by KL {cost.kl:.2g}, "
-            f"total variation {cost.tv:.2g} (mean of {cost.positions} positions)"
-        )
+    if line := cost_line(result.manifest):
+        stdout.print(line, soft_wrap=True)
     stdout.print(f"built {out} in {seconds:.1f} s")
+
+
+def cost_line(manifest: Manifest) -> str:
+    """What the target's precision costs; empty where the build did not measure it."""
+    target = manifest.target
+    cost = target.precision_cost
+    if cost is None:
+        return ""
+    return (
+        f"{target.precision} moves the target's next-token distribution by KL {cost.kl:.2g}, total variation "
+        f"{cost.tv:.2g} (mean of {cost.positions} positions, on the CPU)"
+    )
 
 
 def _plan_request(backend: str, capabilities: tuple[str, ...], max_batch: int) -> PlanRequest | None:
@@ -158,17 +188,28 @@ def plans_table(sets: Sequence[EngineSet]) -> object:
     return table
 
 
-def _sources(given: dict[str, Path | None], random_weights: str | None, seed: int) -> dict[str, Any]:
+def _sources(
+    given: dict[str, Path | None], from_hub: list[str], random_weights: str | None, seed: int
+) -> dict[str, Any]:
     """What the bundle is made from, by field of `BuildRequest`."""
+    options = {name: f"--{name.replace('_', '-')}" for name in given}
+    references = [parse_reference(text) for text in from_hub]
+    used = [options[name] for name, path in given.items() if path is not None]
     if random_weights is not None:
-        for name, path in given.items():
-            if path is not None:
-                raise InputError(f"--{name.replace('_', '-')} and --random-weights exclude each other. Give one.")
+        for option in [*used, *["--from-hub"] * bool(references)]:
+            raise InputError(f"{option} and --random-weights exclude each other. Give one.")
         return dict(random_checkpoints(random_weights, seed))
+    used += [f"--{reference.role}" for reference in references]
+    for option in used:
+        if used.count(option) > 1:
+            raise InputError(f"{option} is given twice, here or as --from-hub {option[2:]}=.... Give one.")
     for name in ("target", "image_decoder"):
-        if given[name] is None:
-            raise InputError(f"--{name.replace('_', '-')} is missing. Give the checkpoint, or --random-weights SIZE.")
-    return dict(given)
+        if options[name] not in used:
+            raise InputError(
+                f"{options[name]} is missing. Give the checkpoint, --from-hub {options[name][2:]}=REPO, or "
+                "--random-weights SIZE."
+            )
+    return {**given, **{reference.role.replace("-", "_"): download(reference) for reference in references}}
 
 
 def parts_table(manifest: Manifest) -> object:

@@ -35,9 +35,9 @@ def writable_folder(folder: Path, option: str) -> Iterator[None]:
         raise
 
 
-def writable_report(path: Path | None) -> AbstractContextManager[None]:
-    """`writable_folder` of the file `--json` names; nothing for none, or for stdout."""
-    return nullcontext() if path is None or path == STDOUT else writable_folder(path.parent, "--json")
+def writable_report(path: Path | None, option: str = "--json") -> AbstractContextManager[None]:
+    """`writable_folder` of the file the option names; nothing for none, or for stdout."""
+    return nullcontext() if path is None or path == STDOUT else writable_folder(path.parent, option)
 
 
 def write_text(path: Path, text: str) -> None:

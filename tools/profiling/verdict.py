@@ -1,0 +1,148 @@
+"""What bounds a run, and what would help: a profile in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .report import Report
+
+# Below, what any process needs for itself hides the weights.
+NOTABLE_BYTES = 100_000_000
+
+
+@dataclass(frozen=True)
+class LengthForecast:
+    """tokens per target pass at a draft length, and speed over plain autoregression."""
+
+    draft_length: int
+    tokens: float
+    speed_up: float
+
+
+def verdict(report: Report) -> list[str]:
+    """Sentences, the most important first."""
+    return [*_speculation(report), *_target(report), *_other(report), *_memory(report)]
+
+
+def forecast(report: Report) -> list[LengthForecast]:
+    """Draft lengths up to the one that ran, from its acceptance by position and the pass costs measured beside it.
+
+    Shorter drafts are taken to be accepted like the first tokens of this one, which is exact for rules whose test at
+    a position does not depend on L.
+    """
+    costs, accepted = report.costs, [value for value in report.acceptance.by_position if value is not None]
+    if costs.draft is None or not accepted or report.setup.speculative["tree"] is not None:
+        return []
+    shares, round_, plain = _shares(report), _median(report.speed.round_ms), _median(report.speed.plain_ms)
+    tokens = (1.0 + np.cumsum(np.cumprod(accepted))).tolist()
+    lengths = range(1, len(accepted) + 1)
+    # What drafting takes besides its passes grows with them; what the host takes does not depend on L.
+    passes = [_interpolated(costs.draft, tokens[length - 1]) + (length - 1) * costs.draft[0] for length in lengths]
+    drafting, host = shares["draft"] * round_ / passes[-1], shares["host"] * round_
+    milliseconds = [costs.target[length] + drafting * passes[length - 1] + host for length in lengths]
+    return [
+        LengthForecast(length, tokens[length - 1], tokens[length - 1] * plain / milliseconds[length - 1])
+        for length in lengths
+    ]
+
+
+def _interpolated(by_tokens: Sequence[float], tokens: float) -> float:
+    return float(np.interp(tokens, np.arange(1, len(by_tokens) + 1), by_tokens))
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values))
+
+
+def _speculation(report: Report) -> list[str]:
+    plain, round_ = _median(report.speed.plain_ms), _median(report.speed.round_ms)
+    if report.setup.speculative["rule"] == "ar":
+        return [f"Nothing is drafted: a token costs {round_:.2f} ms."]
+    tokens, cost = report.acceptance.accepted_length, round_ / plain
+    facts = f"accepted length {tokens:.2f}, and a round costs {cost:.2f} plain steps"
+    if tokens <= cost:
+        sentence = f"Speculation does not pay: {facts} ({tokens / cost:.2f}x). Use --rule ar, or a shorter draft."
+    else:
+        sentence = f"Speculation pays: {facts}, {tokens / cost:.2f}x over plain autoregression."
+    return [sentence, *_better_length(report)]
+
+
+def _better_length(report: Report) -> list[str]:
+    lengths = forecast(report)
+    # The forecast is compared with itself: it knows neither ragged ends nor noise.
+    if not lengths:
+        return []
+    best = max(lengths, key=lambda option: option.speed_up)
+    gain = best.speed_up / lengths[-1].speed_up
+    if gain < 1.02 or best.draft_length == lengths[-1].draft_length:
+        return []
+    return [f"--draft-length {best.draft_length} should be {gain:.2f}x as fast as {lengths[-1].draft_length}."]
+
+
+def _target(report: Report) -> list[str]:
+    costs, memory, shares = report.costs, report.bandwidth, _shares(report)
+    reading = f"{memory.plain / 1e9:.1f} of {memory.stream / 1e9:.1f} GB/s in a pass of one token"
+    sentences = []
+    if memory.cached:
+        sentences.append(
+            f"Target passes take {shares['target']:.0%} of a round; the weights fit into the processor's cache "
+            f"({reading}), so arithmetic and calls bound them, not memory."
+        )
+    elif memory.plain > 0.6 * memory.stream:
+        sentences.append(
+            f"Target passes take {shares['target']:.0%} of a round and are bound by reading weights: {reading}. "
+            "Fewer bytes (a smaller precision) or more tokens per pass help; more threads do not."
+        )
+    else:
+        sentences.append(
+            f"Target passes take {shares['target']:.0%} of a round and read weights at {reading}: "
+            "arithmetic or overheads bound them."
+        )
+    if costs.floor is not None:
+        run = min(report.setup.tokens_per_pass, len(costs.floor))
+        ratio = costs.target[run - 1] / costs.floor[run - 1]
+        if ratio > 1.2:
+            sentences.append(
+                f"A pass of {run} takes {ratio:.2f}x its matrix products: {1 - 1 / ratio:.0%} of it is attention, "
+                "norms and cache writes. A lowering that fuses them, or a shorter cache, helps."
+            )
+    return sentences
+
+
+def _other(report: Report) -> list[str]:
+    shares, parts = _shares(report), {part.name: part for part in report.parts}
+    sentences = []
+    if shares["draft"] > 0.25:
+        sentences.append(f"Drafting takes {shares['draft']:.0%} of a round: a shorter or smaller draft helps.")
+    if shares["host"] > 0.1:
+        work = max((name for name in parts if name.startswith("host/")), key=lambda name: parts[name].share)
+        hint = ": a smaller top-k leaves less to do" if work in ("host/warp", "host/verify") else ""
+        sentences.append(
+            f"The host takes {shares['host']:.0%} of a round, most of it {work} ({parts[work].p50:.2f} ms){hint}."
+        )
+    occupancy = float(np.mean(report.speed.images_per_pass))
+    if occupancy < 0.8 * min(report.setup.batch_size, report.setup.images):
+        sentences.append(
+            f"{occupancy:.1f} of {report.setup.batch_size} images share a pass on average: the last ones of a batch "
+            "run alone."
+        )
+    return sentences
+
+
+def _memory(report: Report) -> list[str]:
+    memory = report.memory
+    if memory.excess < 1.5 or memory.needed < NOTABLE_BYTES:
+        return []
+    return [f"Opening and running it took {memory.excess:.2f}x the bytes of weights and caches."]
+
+
+def _shares(report: Report) -> dict[str, float]:
+    """Of rounds' time, by phase."""
+    return {phase: _share(report, phase) for phase in ("draft", "target", "host")}
+
+
+def _share(report: Report, phase: str) -> float:
+    return sum(part.share for part in report.parts if part.name.startswith(f"{phase}/"))
