@@ -14,8 +14,9 @@ from ...engines.backends import BACKENDS
 from ...engines.bundle import Bundle
 from ...runtime import InputError, SpeculativeConfig
 from ...runtime.protocols import ModelInfo
-from ..bench.contenders import Workload
+from ..bench.contenders import Contender, Workload
 from ..evaluation.classifier import PictureClassifier
+from ..evaluation.folder import RunFolder
 from ..evaluation.grid import contenders, default_grid, grid_of_options, read_grid
 from ..evaluation.judges import ClassifierJudge, ClipJudge, InceptionJudge, Judge
 from ..evaluation.measure import measure
@@ -34,6 +35,19 @@ def _values(help: str, *names: str) -> Any:
 
 def _option(panel: str, help: str, *names: str, **settings: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel=panel, **settings)
+
+
+Classifier = Annotated[
+    Path | None,
+    _option(_PICTURES, "Fréchet distance and class accuracy by this classifier, such as tools/demo/classifier."),
+]
+ReferenceImages = Annotated[
+    Path | None, _option(_PICTURES, "FID against the pictures of this folder; needs the metrics extra.")
+]
+ClipModel = Annotated[str | None, _option(_PICTURES, "CLIP score by this Hugging Face model; needs the metrics extra.")]
+RunPath = Annotated[
+    Path | None, _option(_OUTPUT, "Folder of what is measured; a run that was stopped goes on from there.")
+]
 
 
 def evaluate(
@@ -56,16 +70,9 @@ def evaluate(
     batch_size: Annotated[int, _option(_PICTURES, "Pictures that share passes.", min=1)] = 1,
     seed: Annotated[int, _option(_PICTURES, "Picture i has the same generator in every setting.", min=0)] = 0,
     captions: Annotated[Path | None, _option(_PICTURES, "Text file, a caption a line.")] = None,
-    classifier: Annotated[
-        Path | None,
-        _option(_PICTURES, "Fréchet distance and class accuracy by this classifier, as tools/demo/classifier."),
-    ] = None,
-    reference_images: Annotated[
-        Path | None, _option(_PICTURES, "FID against the pictures of this folder; needs the metrics extra.")
-    ] = None,
-    clip_model: Annotated[
-        str | None, _option(_PICTURES, "CLIP score by this Hugging Face model; needs the metrics extra.")
-    ] = None,
+    classifier: Classifier = None,
+    reference_images: ReferenceImages = None,
+    clip_model: ClipModel = None,
     cfg_scale: options.CfgScale = None,
     cfg_interval: options.CfgInterval = None,
     temperature: options.Temperature = None,
@@ -74,9 +81,7 @@ def evaluate(
     top_p_first: options.TopPFirst = None,
     backend: Annotated[str, typer.Option(help=f"auto or one of: {', '.join(BACKENDS)}.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,
-    run: Annotated[
-        Path | None, _option(_OUTPUT, "Folder of what is measured; a run that was stopped goes on from there.")
-    ] = None,
+    run: RunPath = None,
     report: Annotated[Path | None, _option(_OUTPUT, "Write every figure to this file.", "--json")] = None,
     table: Annotated[Path | None, _option(_OUTPUT, "Write every figure to this file.", "--csv")] = None,
     plot: Annotated[Path | None, _option(_OUTPUT, "Pareto plot, .png or .svg; needs the plot extra.")] = None,
@@ -100,17 +105,21 @@ def evaluate(
         measured, prompts = measure(
             bundle, folder, rows, workload, backend, threads, lambda todo: track(todo, "evaluate", console=stderr)
         )
-        found = []
-        for row in rows:
-            pictures = [measured.picture(row, i) for i in range(images)]
-            figures = row.sample.figures(rows[0].sample)
-            for judge in judges:
-                figures |= judge.judge(pictures, prompts)
-            found.append(Row(row, figures))
+        found = [_judged(row, rows[0], measured, prompts, judges) for row in rows]
         _write(found, {"bundle": info.name, **_public(workload)}, report, table, plot)
     if report != STDOUT:
         _print(found)
         stderr.print(f"pictures and measurements: {folder}", markup=False)
+
+
+def _judged(
+    row: Contender, baseline: Contender, folder: RunFolder, prompts: Sequence[int | str], judges: Sequence[Judge]
+) -> Row:
+    pictures = [folder.picture(row, i) for i in range(len(prompts))]
+    figures = row.sample.figures(baseline.sample)
+    for judge in judges:
+        figures |= judge.judge(pictures, prompts)
+    return Row(row, figures)
 
 
 def _grid(

@@ -92,9 +92,7 @@ def generate(
             speculative=config,
             **options.sampling_options(ctx.params),
         )
-        # A row per class or caption, where that makes a grid.
-        columns = images if images > 1 and count > 1 else None
-        written = save_pictures(result, out, grid, columns)
+        written = save_pictures(result, out, grid, _columns(images, count))
         used = f"{pipeline.backend}: {pipeline.backend_reason}"
         if report is not None:
             write_report(result, report)
@@ -120,6 +118,11 @@ def _prompts(
         return {"captions": captions}, len(captions)
     features, mask = read_caption_features(caption_features)
     return {"caption_features": features, "caption_mask": mask}, len(features)
+
+
+def _columns(images: int, prompts: int) -> int | None:
+    """A row per class or caption, where that makes a grid."""
+    return images if images > 1 and prompts > 1 else None
 
 
 def _run(pipeline: Pipeline, **settings: Any) -> GenerationResult:

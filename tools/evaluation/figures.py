@@ -9,19 +9,26 @@ from ..bench.statistics import Estimate
 from .ablations import DELTAS, LENGTHS, RESAMPLING
 from .findings import Drawn, Findings
 from .plots import draw_points, panels
+from .recorded import Recorded
 
 
-def plot_schedules(path: Path, rows: dict[str, list[Drawn]], ar: Drawn) -> None:
-    """Drift, and the Fréchet distance over that of `ar`, by accepted length."""
-    with panels(path, 2) as (left, right):
+def plot_schedules(path: Path, recorded: Recorded, rows: dict[str, list[Drawn]], ar: Drawn) -> None:
+    """Drift on recorded rounds, drift as drawn, and the Fréchet distance over that of `ar`, by accepted length."""
+    with panels(path, 3) as (left, middle, right):
         for number, (name, own) in enumerate(rows.items()):
+            gains = range(len(recorded.deltas[name]))
+            expected = [Estimate.of(*recorded.schedule_drift(name, gain)) for gain in gains]
+            draw_points(left, [Estimate(recorded.length(gain)) for gain in gains], expected, name, number, "-")
             lengths = [drawn.length for drawn in own]
-            draw_points(left, lengths, [drawn.drift for drawn in own], name, number, "-")
+            draw_points(middle, lengths, [drawn.drift for drawn in own], name, number, "-")
             draw_points(right, lengths, [drawn.farther_than(ar) for drawn in own], name, number, "-")
-        left.set(xlabel="accepted length", ylabel="drift per token")
-        left.legend(fontsize="small")
-        right.set(xlabel="accepted length", ylabel="Fréchet distance minus that of ar")
+        left.set(title="recorded rounds", ylabel="drift per token")
+        middle.set(title="as drawn", ylabel="drift per token")
+        right.set(title="as drawn", ylabel="Fréchet distance minus that of ar")
         right.axhline(0, color="0.6", zorder=0)
+        for axis in (left, middle, right):
+            axis.set_xlabel("accepted length")
+        left.legend(fontsize="small")
 
 
 def plot_residuals(path: Path, findings: Findings, ks: Sequence[int]) -> None:

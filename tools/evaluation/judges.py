@@ -68,7 +68,7 @@ class InceptionJudge:
     """FID (arXiv 1706.08500) by torchmetrics, against the user's pictures; no interval."""
 
     def __init__(self, reference: Path, batch_size: int = 32) -> None:
-        self._metric = _torchmetrics("image.fid", "FrechetInceptionDistance")(reset_real_features=False)
+        self._metric = _torchmetrics("image.fid", "FrechetInceptionDistance", reset_real_features=False)
         self._batch_size = batch_size
         self._update(_pictures_in(reference), real=True)
 
@@ -89,7 +89,7 @@ class ClipJudge:
     """CLIP score (arXiv 2104.08718) by torchmetrics: how well pictures fit their captions, 0 to 100."""
 
     def __init__(self, model: str) -> None:
-        self._metric = _torchmetrics("multimodal", "CLIPScore")(model_name_or_path=model)
+        self._metric = _torchmetrics("multimodal", "CLIPScore", model_name_or_path=model)
 
     def judge(self, pictures: Sequence[Path], prompts: Sequence[int | str]) -> dict[str, Estimate]:
         import torch
@@ -135,14 +135,19 @@ def _pictures_in(folder: Path) -> list[Path]:
     return found
 
 
-def _torchmetrics(module: str, name: str) -> Any:
-    """A class of torchmetrics. Raises: InputError that says what to install."""
+def _torchmetrics(module: str, name: str, **settings: Any) -> Any:
+    """A metric of torchmetrics. Raises: InputError that says what to install, or that its model can't be had."""
     import importlib
 
     try:
-        return getattr(importlib.import_module(f"torchmetrics.{module}"), name)
+        return getattr(importlib.import_module(f"torchmetrics.{module}"), name)(**settings)
     except (ImportError, AttributeError) as error:
         raise InputError(
             f"FID and CLIP score need torchmetrics and what it computes them with ({error}). "
             "Install them: pip install 'coolsd-trt[metrics]'"
+        ) from None
+    except OSError as error:
+        raise InputError(
+            f"the model that {name} computes with can't be loaded ({error}). It is downloaded on first use: "
+            "check the network and the model's name."
         ) from None

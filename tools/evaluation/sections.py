@@ -86,7 +86,7 @@ def schedules_section(findings: Findings, folder: Path) -> Section:
         {name: [drift_at([d.sample for d in own], length) for length in lengths] for name, own in rows.items()},
         lengths,
     )
-    plot_schedules(folder / "schedules.png", rows, run[AR])
+    plot_schedules(folder / "schedules.png", findings.recorded, rows, run[AR])
     claims = [
         f"Drift at equal accepted length, {a} below {b} ({whose}): on recorded rounds {expected.verdict(a, b)}; "
         f"as drawn {measured.verdict(a, b)}."
