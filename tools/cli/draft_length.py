@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ...engines.bundle import Bundle
+from ...engines.bundle import read_manifest
 from ...engines.loader import LoadedEngines
 from ...runtime import GenerationResult, SamplingConfig, SpeculativeConfig
 from ...runtime.rules import get_rule
@@ -44,12 +45,12 @@ DraftLength = Annotated[
 
 
 def this_machine(
-    bundle: Bundle, engines: LoadedEngines, parameters: Mapping[str, Any], batch_size: int, threads: int | None
+    bundle: Path, engines: LoadedEngines, parameters: Mapping[str, Any], batch_size: int, threads: int | None
 ) -> Machine:
     """What is known of a bundle on this machine, in the setting that a command's parameters describe."""
     chosen = {name: value for name, value in options.sampling_options(parameters).items() if value is not None}
     sampling = SamplingConfig(**{**engines.info.sampling.model_dump(), **chosen})
-    return Machine(bundle.manifest, engines, sampling, batch_size, threads, MeasurementCache())
+    return Machine(read_manifest(bundle), engines, sampling, max(1, batch_size), threads, MeasurementCache())
 
 
 def speculative_config(

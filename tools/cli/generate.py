@@ -9,7 +9,6 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ...engines.backends import BACKENDS_HELP
-from ...engines.bundle import Bundle
 from ...engines.loader import load_engines
 from ...runtime import GenerationResult, InputError, Pipeline
 from ...runtime import Progress as Snapshot
@@ -71,16 +70,11 @@ def generate(
     """Generate pictures of classes, or of captions."""
     folder = out.parent if is_file(out) else out
     engines = load_engines(bundle, backend, threads=threads)
-    with (
-        Pipeline(engines) as pipeline,
-        writable_folder(folder, "--out"),
-        writable_report(report),
-    ):
+    with Pipeline(engines) as pipeline, writable_folder(folder, "--out"), writable_report(report):
         prompts, count = _prompts(pipeline, classes or [], captions or [], caption_features)
         if is_file(out) and not grid and count * images > 1:
             raise InputError(f"--out {out}: one file for {count * images} pictures. Add --grid, or give a folder.")
-        sharing = max(1, min(batch_size, count * images))
-        machine = this_machine(Bundle.open(bundle, verify=False), engines, ctx.params, sharing, threads)
+        machine = this_machine(bundle, engines, ctx.params, min(batch_size, count * images), threads)
         config = speculative_config(pipeline.info.speculative, ctx.params, machine)
         result = _run(
             pipeline,
@@ -93,12 +87,11 @@ def generate(
             **options.sampling_options(ctx.params),
         )
         written = save_pictures(result, out, grid, _columns(images, count))
-        used = f"{pipeline.backend}: {pipeline.backend_reason}"
         if report is not None:
             write_report(result, report)
         note_if_slow(result, config, machine)
     if report != STDOUT:
-        print_summary(result, written, used)
+        print_summary(result, written, f"{engines.backend}: {engines.backend_reason}")
 
 
 def _prompts(

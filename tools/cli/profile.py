@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ...engines.backends import BACKENDS
+from ...engines.backends import BACKENDS_HELP
 from ...engines.bundle import Bundle
 from ...engines.loader import LoadedEngines, load_engines
 from ...runtime import InputError
 from ...runtime.condition import ClassCondition
+from ...runtime.spans import Span
 from ..profiling.comparison import compare_reports
 from ..profiling.html import html_page
 from ..profiling.measure import Subject
 from ..profiling.measure import profile as measure
 from ..profiling.memory import resident
-from ..profiling.report import read_report
+from ..profiling.report import Report, read_report
 from ..profiling.trace_file import trace_events
 from . import options
 from .captions import read_caption_features
@@ -29,18 +31,30 @@ from .draft_length import DraftLength, speculative_config, this_machine
 from .output import writable_report, write_text
 from .profile_tables import print_comparison, print_report
 
+Classes = Annotated[
+    list[str] | None, typer.Option("--class", "-c", help="Class name or id; may be repeated; default: classes in turn.")
+]
+Captions = Annotated[list[str] | None, typer.Option("--caption", help="In words; may be repeated.")]
+CaptionFeatures = Annotated[Path | None, typer.Option(help="Encoded captions, an .npz; see `generate`.")]
+Images = Annotated[int, typer.Option("-n", "--images", min=1, help="Pictures of each class or caption.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write every figure to this file.")]
+TraceFile = Annotated[
+    Path | None, typer.Option(help="Write a timeline for Perfetto (ui.perfetto.dev) or chrome://tracing.")
+]
+HtmlFile = Annotated[Path | None, typer.Option(help="Write a page with plots, one file that needs nothing else.")]
+Compare = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option(metavar="A.json B.json", help="Instead of running: the ratios of two profiles, B over A."),
+]
+
 
 def profile(
     ctx: typer.Context,
     bundle: Annotated[Path | None, typer.Argument(help="A bundle of `coolsd-trt build`.")] = None,
-    classes: Annotated[
-        list[str] | None, typer.Option("--class", "-c", help="Class name or id; default: classes in turn.")
-    ] = None,
-    caption_features: Annotated[
-        Path | None, typer.Option(help="Encoded captions, for models that take captions; see `generate`.")
-    ] = None,
-    captions: Annotated[list[str] | None, typer.Option("--caption", help="In words; may be repeated.")] = None,
-    images: Annotated[int, typer.Option("-n", "--images", min=1, help="Pictures of each class or caption.")] = 1,
+    classes: Classes = None,
+    captions: Captions = None,
+    caption_features: CaptionFeatures = None,
+    images: Images = 1,
     seed: int = 0,
     cfg_scale: options.CfgScale = None,
     cfg_interval: options.CfgInterval = None,
@@ -61,19 +75,12 @@ def profile(
     tree_nodes: options.TreeNodes = None,
     tree_branches: options.TreeBranches = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Pictures that share passes.")] = 1,
-    backend: Annotated[str, typer.Option(help=f"auto or one of: {', '.join(BACKENDS)}.")] = "auto",
+    backend: Annotated[str, typer.Option(help=f"auto or one of: {BACKENDS_HELP}")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,
-    report: Annotated[Path | None, typer.Option("--json", help="Write every figure to this file.")] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="Write a timeline for Perfetto (ui.perfetto.dev) or chrome://tracing.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page with plots, one file that needs nothing else.")
-    ] = None,
-    compare: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(metavar="A.json B.json", help="Instead of running: the ratios of two profiles, B over A."),
-    ] = None,
+    report: JsonFile = None,
+    trace: TraceFile = None,
+    html: HtmlFile = None,
+    compare: Compare = None,
 ) -> None:
     """Profile a run: time by part of a round, pass costs, memory bandwidth, acceptance, and a verdict in words."""
     if compare is not None:
@@ -86,29 +93,38 @@ def profile(
         engines = stack.enter_context(closing(load_engines(bundle, backend, threads=threads)))
         for option, path in (("--json", report), ("--trace", trace), ("--html", html)):
             stack.enter_context(writable_report(path, option))
-        opened = Bundle.open(bundle, verify=False)
-        machine = this_machine(opened, engines, ctx.params, batch_size, threads)
-        subject = Subject(
-            bundle=opened,
-            engines=engines,
-            prompts=_prompts(engines, classes or [], captions or [], caption_features, images),
-            sampling=machine.sampling,
-            speculative=speculative_config(engines.info.speculative, ctx.params, machine),
-            images_per_prompt=images if classes or captions or caption_features else 1,
-            batch_size=batch_size,
-            seed=seed,
-            threads=threads,
-            base_memory=base_memory,
-        )
+        subject = _subject(bundle, engines, ctx.params, base_memory)
         with stderr.status("profile") as status:
             found, spans = measure(subject, lambda stage: status.update(f"profile: {stage}"))
-        if report is not None:
-            write_text(report, found.model_dump_json(indent=1))
-        if trace is not None:
-            write_text(trace, json.dumps(trace_events(spans, f"coolsd-trt {found.setup.bundle}")))
-        if html is not None:
-            write_text(html, html_page(found))
+        _write(found, spans, report, trace, html)
     print_report(found)
+
+
+def _write(found: Report, spans: list[Span], report: Path | None, trace: Path | None, html: Path | None) -> None:
+    if report is not None:
+        write_text(report, found.model_dump_json(indent=1))
+    if trace is not None:
+        write_text(trace, json.dumps(trace_events(spans, f"coolsd-trt {found.setup.bundle}")))
+    if html is not None:
+        write_text(html, html_page(found))
+
+
+def _subject(bundle: Path, engines: LoadedEngines, given: Mapping[str, Any], base_memory: int) -> Subject:
+    """What the command's parameters ask for."""
+    machine = this_machine(bundle, engines, given, given["batch_size"], given["threads"])
+    classes, captions, features = (given[name] for name in ("classes", "captions", "caption_features"))
+    return Subject(
+        bundle=Bundle.open(bundle, verify=False),
+        engines=engines,
+        prompts=_prompts(engines, classes or [], captions or [], features, given["images"]),
+        sampling=machine.sampling,
+        speculative=speculative_config(engines.info.speculative, given, machine),
+        images_per_prompt=given["images"] if classes or captions or features else 1,
+        batch_size=given["batch_size"],
+        seed=given["seed"],
+        threads=given["threads"],
+        base_memory=base_memory,
+    )
 
 
 def _prompts(
