@@ -15,8 +15,12 @@ from .trt.flavour import FLAVOURS, load_module
 from .trt.plans import find_plans, plans_of
 
 # In the order `auto` tries them.
-BACKENDS = ("trt-rtx", "trt", "ort-cuda", "ort-cpu")
-CUDA_PROVIDER = "CUDAExecutionProvider"
+AUTO = ("trt-rtx", "trt", "ort-cuda", "ort-cpu")
+# ort-trt is used only when asked for: it builds its engines when it is opened, which takes minutes.
+BACKENDS = ("trt-rtx", "trt", "ort-trt", "ort-cuda", "ort-cpu")
+BACKENDS_HELP = f"{', '.join(BACKENDS)}. ort-trt builds its engines when it first opens a bundle."
+CUDA_PROVIDER, TENSORRT_PROVIDER = "CUDAExecutionProvider", "TensorrtExecutionProvider"
+GPU_PROVIDERS = {"ort-cuda": CUDA_PROVIDER, "ort-trt": TENSORRT_PROVIDER}
 # The first onnxruntime with kernels for opset 24.
 TENSOR_SCATTER_SINCE = (1, 24)
 
@@ -56,7 +60,7 @@ def onnxruntime_has_tensor_scatter() -> bool:
 
 def _first_usable(manifest: Manifest) -> Backend:
     obstacles: list[str] = []
-    for name in BACKENDS:
+    for name in AUTO:
         try:
             found = _require(name, manifest)
         except (BackendError, BundleError) as error:
@@ -70,7 +74,7 @@ def _first_usable(manifest: Manifest) -> Backend:
 
 def _require(name: str, manifest: Manifest) -> Backend:
     """Raises what stands in the way."""
-    if name in ("ort-cpu", "ort-cuda"):
+    if name.startswith("ort-"):
         require_onnxruntime(name)
         return Backend(name)
     flavour = next(flavour for flavour in FLAVOURS.values() if flavour.name == name)
@@ -82,7 +86,7 @@ def _require(name: str, manifest: Manifest) -> Backend:
 
 
 def require_onnxruntime(name: str) -> None:
-    """Raises: BackendError when it is not installed or, for ort-cuda, can't reach a GPU."""
+    """Raises: BackendError when it is not installed or, for a GPU backend, can't reach a GPU."""
     extra = "cpu" if name == "ort-cpu" else "gpu"
     if importlib.util.find_spec("onnxruntime") is None:
         raise BackendError(
@@ -92,9 +96,10 @@ def require_onnxruntime(name: str) -> None:
         return
     import onnxruntime
 
-    if CUDA_PROVIDER not in onnxruntime.get_available_providers():
+    provider = GPU_PROVIDERS[name]
+    if provider not in onnxruntime.get_available_providers():
         raise BackendError(
-            f"backend {name}: the installed onnxruntime {onnxruntime.__version__} has no {CUDA_PROVIDER}. Replace it: "
+            f"backend {name}: the installed onnxruntime {onnxruntime.__version__} has no {provider}. Replace it: "
             "pip uninstall onnxruntime, then pip install 'coolsd-trt[gpu]'."
         )
     _probe(name)

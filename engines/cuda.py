@@ -38,7 +38,10 @@ def probe_gpu(device: int = 0) -> Gpu:
     error, count = runtime.cudaGetDeviceCount()
     names = runtime.cudaError_t
     if error == names.cudaErrorInsufficientDriver:
-        raise BackendError("no usable NVIDIA driver on this machine (none, or too old for cuda-bindings).")
+        raise BackendError(
+            "no usable NVIDIA driver on this machine. If there is one, it is too old for the installed cuda-bindings: "
+            "pip install 'cuda-bindings<13' goes with drivers for CUDA 12 (and JetPack 6)."
+        )
     if error == names.cudaErrorNoDevice or (error == names.cudaSuccess and count == 0):
         raise BackendError("an NVIDIA driver is installed, but no GPU is visible (check CUDA_VISIBLE_DEVICES).")
     _check(runtime, error, "look for a GPU")
@@ -64,12 +67,16 @@ class Cuda:
         """Device memory of `size` bytes, zeroed. what: named when there is not enough."""
         error, address = self._runtime.cudaMalloc(size)
         if error == self._runtime.cudaError_t.cudaErrorMemoryAllocation:
-            free, total = self._call("ask for free memory", self._runtime.cudaMemGetInfo)
-            raise BackendError(out_of_memory(what, size, free, total))
+            raise BackendError(out_of_memory(what, size, *self.memory()))
         _check(self._runtime, error, f"allocate {what}")
         self._call(f"clear {what}", self._runtime.cudaMemsetAsync, address, 0, size, self._stream)
         self.synchronize()
         return int(address)
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes of device memory that are free, and in all."""
+        free, total = self._call("ask for free memory", self._runtime.cudaMemGetInfo)
+        return int(free), int(total)
 
     def free(self, address: int) -> None:
         self._call("free device memory", self._runtime.cudaFree, address)

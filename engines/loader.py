@@ -16,6 +16,7 @@ from .backends import Backend, choose_backend
 from .bundle import Bundle
 from .ort_cuda import OrtCudaOpener
 from .ort_opener import OrtOpener
+from .ort_trt import OrtTrtOpener
 from .trt.opener import TrtOpener
 
 Opener = OrtOpener | OrtCudaOpener | TrtOpener
@@ -81,4 +82,5 @@ def load_engines(path: Path, backend: str, *, threads: int | None = None, verify
 def _opener(bundle: Bundle, chosen: Backend, threads: int | None, verify: bool) -> Opener:
     if chosen.engines is not None:
         return TrtOpener(bundle, chosen.trt, chosen.engines, threads, verify)
-    return OrtCudaOpener(bundle, threads) if chosen.name == "ort-cuda" else OrtOpener(bundle, threads)
+    openers = {"ort-trt": OrtTrtOpener, "ort-cuda": OrtCudaOpener, "ort-cpu": OrtOpener}
+    return openers[chosen.name](bundle, threads)

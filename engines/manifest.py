@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -55,6 +56,11 @@ class GraphSpec(_Part):
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
 
+    @property
+    def digest(self) -> str:
+        """Of the graph and its weights."""
+        return hashlib.sha256("".join(file.sha256 for file in self.files).encode()).hexdigest()
+
 
 class PrecisionCost(_Part):
     """How far a reduced precision moves the next-token distribution, on average over positions: KL divergence in nats,
@@ -67,9 +73,13 @@ class PrecisionCost(_Part):
 
 class TransformerSpec(GraphSpec):
     """A target or draft graph, with the sizes its caches are allocated from. precision_cost: against fp32, for
-    targets of another precision that the CPU can run."""
+    targets of another precision that the CPU can run. gqa: the same graph with onnxruntime's fastest attention, where
+    that can serve it. chains: by L - 1, a draft's whole chain of L tokens in one graph, for onnxruntime, too. Both read
+    the data file of `files`."""
 
     lowering: LoweringName
+    gqa: FileRecord | None = None
+    chains: tuple[FileRecord, ...] = ()
     layers: int = Field(ge=1)
     kv_heads: int = Field(ge=1)
     head_dim: int = Field(ge=2)
@@ -100,12 +110,27 @@ class ImageDecoderSpec(GraphSpec):
     image_size: tuple[int, int]
 
 
+class Profile(_Part):
+    """One kind of step that a plan is optimised for. batch, tokens: least, typical and greatest size of these
+    dimensions."""
+
+    name: str
+    batch: tuple[int, int, int]
+    tokens: tuple[int, int, int] = (1, 1, 1)
+    cache_length: int = 0
+
+
 class PlanRecord(_Part):
-    """A TensorRT engine made from one graph. workspace: bytes of device memory for activations."""
+    """A TensorRT engine. graph: digest of what it was made from. workspace: bytes of device memory for activations.
+    profiles: in the plan's order. layers: of the network it was built from, before TensorRT fused them, counted by
+    TensorRT's names."""
 
     file: FileRecord
+    graph: str
     workspace: int = Field(ge=0)
     seconds: float = Field(ge=0, description="build time")
+    profiles: tuple[Profile, ...]
+    layers: dict[str, int]
 
 
 class EngineSet(_Part):
@@ -171,6 +196,10 @@ class Manifest(_Part):
     def files(self) -> list[FileRecord]:
         """All files the bundle must have beside the manifest; plans are checked by those who use them."""
         records = [record for part in self.parts().values() for record in part.files]
+        for part in (self.target, self.draft):
+            if part is not None:
+                records += [part.gqa] if part.gqa else []
+                records += part.chains
         if self.text_encoder:
             records.append(self.text_encoder.tokenizer)
         return [*records, self.neighbors] if self.neighbors else records

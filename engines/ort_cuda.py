@@ -13,18 +13,19 @@ from .bundle import Bundle
 from .cuda import Cuda
 from .device_cache import compact_caches
 from .manifest import GraphSpec, TransformerSpec
-from .ort import OrtImageDecoder, OrtTransformer
+from .ort import OrtImageDecoder, OrtTransformer, Placement
 from .ort_opener import OrtOpener
+
+ON_CUDA = Placement(CUDA_PROVIDER)
 
 
 class OrtCudaTransformer(OrtTransformer):
     """`OrtTransformer` with its caches in device memory, bound as past and as present."""
 
-    provider = CUDA_PROVIDER
     cache_device = "cuda"
 
-    def __init__(self, path: Path, spec: TransformerSpec, cuda: Cuda) -> None:
-        super().__init__(path, spec)
+    def __init__(self, path: Path, spec: TransformerSpec, cuda: Cuda, placement: Placement = ON_CUDA) -> None:
+        super().__init__(path, spec, placement=placement)
         self._cuda = cuda
 
     def copy_row(self, source: int, destination: int) -> None:
@@ -64,7 +65,7 @@ class OrtCudaOpener(OrtOpener):
         return OrtCudaTransformer(self._bundle.file(spec.files[0]), spec, self._cuda)
 
     def image_decoder(self, spec: GraphSpec) -> OrtImageDecoder:
-        return OrtImageDecoder(self._bundle.file(spec.files[0]), provider=OrtCudaTransformer.provider)
+        return OrtImageDecoder(self._bundle.file(spec.files[0]), placement=ON_CUDA)
 
     def close(self) -> None:
         self._cuda.close()

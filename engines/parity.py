@@ -57,10 +57,11 @@ def _steps(engine: CachedTransformer | None, engines: Engines, seed: int, featur
     assert engine is not None
     info, rng = engines.info, np.random.default_rng(seed)
     longest = info.max_draft_length + 1
-    engine.allocate(ROWS, info.prefix_length + info.n_tokens)
+    positions = info.prefix_length + info.n_tokens + info.max_draft_length
+    engine.allocate(ROWS, positions)
     logits, hidden = [], []
     for length, starts in ((1, (0, 0)), (longest, (1, 1)), (1, (longest, 3)), (longest, (2, 4))):
-        size = min(length, info.prefix_length + info.n_tokens - max(starts))
+        size = min(length, positions - max(starts))
         ids = rng.integers(0, info.vocab_size, (ROWS, size))
         given = rng.standard_normal((ROWS, size, info.hidden_size)).astype(np.float32) if features else None
         out = chain_step(engine, ids, np.array(starts), given)

@@ -14,12 +14,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from coolsd_trt.engines.bundle import Bundle, record_file
 from coolsd_trt.engines.cuda import Gpu, out_of_memory
 from coolsd_trt.engines.manifest import MANIFEST_NAME, EngineSet, FlavourName, PlanRecord
 from coolsd_trt.engines.trt.plans import planned_parts
+from coolsd_trt.engines.trt.profiles import profiles_of
 from coolsd_trt.runtime import BackendError
+from onnxruntime import InferenceSession, SessionOptions
 
 GPU = Gpu("Fake", "8.9", 8 * 10**9)
 VERSION = "1.7.1"
@@ -40,13 +41,15 @@ class FakeCuda:
         self._recording: list[Callable[[], None]] | None = None
 
     def malloc(self, size: int, what: str) -> int:
-        used = sum(memory.nbytes for memory in self.device.values())
-        if used + size > self._capacity:
-            raise BackendError(out_of_memory(what, size, self._capacity - used, self._capacity))
+        if size > self.memory()[0]:
+            raise BackendError(out_of_memory(what, size, *self.memory()))
         memory = np.zeros(size, dtype=np.uint8)
         self.device[memory.ctypes.data] = memory
         self.log.append(("malloc", what, size))
         return memory.ctypes.data
+
+    def memory(self) -> tuple[int, int]:
+        return self._capacity - sum(memory.nbytes for memory in self.device.values()), self._capacity
 
     def free(self, address: int) -> None:
         del self.device[address]
@@ -134,6 +137,7 @@ class FakeTrt:
         self.deserialised = 0
         self.contexts: list[FakeContext] = []
         self.capturable = True
+        self.full = False
         self._cuda = cuda
 
     def Runtime(self, log: Any) -> Any:
@@ -141,15 +145,17 @@ class FakeTrt:
 
     def _deserialise(self, plan: bytes) -> Any:
         self.deserialised += 1
+        if self.full:
+            return None
         return FakeEngine(self, self._cuda, Path(plan.decode()))
 
 
 class FakeEngine:
     def __init__(self, trt: FakeTrt, cuda: FakeCuda, path: Path) -> None:
         self._trt, self._cuda = trt, cuda
-        options = onnxruntime.SessionOptions()
+        options = SessionOptions()
         options.intra_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.session = InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._names = [value.name for value in (*self.session.get_inputs(), *self.session.get_outputs())]
         self.num_io_tensors = len(self._names)
 
@@ -161,6 +167,8 @@ class FakeEngine:
 
     def create_runtime_config(self) -> Any:
         config = SimpleNamespace()
+        config.create_runtime_cache = object
+        config.set_runtime_cache = lambda cache: setattr(config, "cache", cache)
         config.set_execution_context_allocation_strategy = lambda value: setattr(config, "strategy", value)
         return config
 
@@ -168,6 +176,7 @@ class FakeEngine:
         context = FakeContext(self, self._cuda, how)
         if hasattr(self._trt, "DynamicShapesKernelSpecializationStrategy"):
             assert (how.strategy, how.dynamic_shapes_kernel_specialization_strategy) == ("user managed", "eager")
+            assert how.cache is not None
             context.is_stream_capturable = lambda stream: self._trt.capturable
         else:
             assert how == "user managed"
@@ -198,6 +207,7 @@ class FakeContext:
         return True
 
     def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
+        assert name not in self.shapes, "another shape: what a graph recorded from this context would be stale"
         self.shapes[name] = tuple(shape)
         return True
 
@@ -253,7 +263,10 @@ def add_fake_plans(
         file.write_text(str(bundle.file(spec.files[0])))
         record = record_file(file)
         placed = record.model_copy(update={"name": f"engines/{key}/{record.name}"})
-        plans[part] = PlanRecord(file=placed, workspace=0, seconds=0)
+        profiles = profiles_of(bundle.manifest, part, max_batch)
+        plans[part] = PlanRecord(
+            file=placed, graph=spec.digest, workspace=0, seconds=0, profiles=profiles, layers={"ATTENTION_INPUT": 2}
+        )
     engines = EngineSet(
         key=key,
         flavour=flavour,

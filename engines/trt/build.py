@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...runtime.errors import BackendError, InputError
-from ..manifest import GraphSpec, TransformerSpec
+from ..manifest import GraphSpec, Profile, TransformerSpec
 from .flavour import new_log
-from .profiles import Profile
+from .profiles import shapes
 
 
 @dataclass(frozen=True)
 class BuiltPlan:
-    """data: the serialised engine (a buffer). workspace: bytes of activations, the largest profile's."""
+    """data: the serialised engine (a buffer). layers: of the network, by kind. workspace: bytes of activations, the
+    largest profile's."""
 
     data: Any
+    layers: dict[str, int]
     workspace: int
     seconds: float
 
@@ -42,9 +46,9 @@ class PlanBuilder:
         plan = builder.build_serialized_network(network, config)
         if plan is None:
             raise BackendError(f"{onnx_path}: TensorRT {self._trt.__version__} can't build it: {log.summary()}.")
-        if self._timing_cache is not None:
-            self._timing_cache.write_bytes(memoryview(config.get_timing_cache().serialize()))
-        return BuiltPlan(plan, max(log.activations, default=0), time.perf_counter() - start)
+        self._keep_timings(config)
+        layers = Counter(network.get_layer(i).type.name for i in range(network.num_layers))
+        return BuiltPlan(plan, dict(layers), max(log.activations, default=0), time.perf_counter() - start)
 
     def _configure(self, builder: Any, spec: GraphSpec, profiles: Sequence[Profile]) -> Any:
         trt = self._trt
@@ -60,13 +64,27 @@ class PlanBuilder:
         for profile in profiles:
             made = builder.create_optimization_profile()
             for tensor in spec.inputs:
-                made.set_shape(tensor.name, *profile.shapes(tensor))
+                made.set_shape(tensor.name, *shapes(profile, tensor))
             if config.add_optimization_profile(made) < 0:
                 raise BackendError(f"optimisation profile {profile.name}: TensorRT refused {profile}.")
-        if self._timing_cache is not None:
-            stored = self._timing_cache.read_bytes() if self._timing_cache.is_file() else b""
-            config.set_timing_cache(config.create_timing_cache(stored), ignore_mismatch=False)
+        self._recall_timings(config)
         return config
+
+    def _recall_timings(self, config: Any) -> None:
+        """Timings of another driver or another model of GPU are refused, and taken again."""
+        if self._timing_cache is None:
+            return
+        stored = self._timing_cache.read_bytes() if self._timing_cache.is_file() else b""
+        cache = config.create_timing_cache(stored)
+        if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
+            config.set_timing_cache(config.create_timing_cache(b""), ignore_mismatch=False)
+
+    def _keep_timings(self, config: Any) -> None:
+        if self._timing_cache is None:
+            return
+        temporary = self._timing_cache.with_name(f".{self._timing_cache.name}.{os.getpid()}.tmp")
+        temporary.write_bytes(memoryview(config.get_timing_cache().serialize()))
+        temporary.replace(self._timing_cache)
 
 
 def parse_network(trt: Any, log: Any, builder: Any, onnx_path: Path, spec: GraphSpec) -> tuple[Any, Any]:
@@ -96,22 +114,34 @@ def capability_enum(trt: Any, capability: str) -> Any:
     return known[wanted]
 
 
+def fix_cache_length(model: Any, length: int) -> bool:
+    """Put a number for the cache length into an ONNX model. Returns: whether there was one without."""
+    dims = [
+        dim
+        for value in (*model.graph.input, *model.graph.output)
+        for dim in value.type.tensor_type.shape.dim
+        if dim.dim_param == "cache_length"
+    ]
+    for dim in dims:
+        dim.dim_value = length
+    return bool(dims)
+
+
 def _with_fixed_cache(onnx_path: Path, spec: GraphSpec) -> bytes:
     """The graph with numbers for the cache length; its weights stay in their file."""
     import onnx
 
     model = onnx.load(str(onnx_path), load_external_data=False)
     if isinstance(spec, TransformerSpec):
-        for value in [*model.graph.input, *model.graph.output]:
-            for dim in value.type.tensor_type.shape.dim:
-                if dim.dim_param == "cache_length":
-                    dim.dim_value = spec.positions
+        fix_cache_length(model, spec.positions)
     content: bytes = model.SerializeToString()
     return content
 
 
 def _allow_decomposed_attention(trt: Any, network: Any) -> None:
     """Where no fused kernel exists (fp32, odd head sizes) the build would fail; where one does it is still used."""
+    if not hasattr(trt.LayerType, "ATTENTION_INPUT"):
+        return  # an older TensorRT, and a graph without such layers
     for i in range(network.num_layers):
         layer = network.get_layer(i)
         if layer.type == trt.LayerType.ATTENTION_INPUT:

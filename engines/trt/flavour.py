@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...runtime.errors import BackendError, InputError
-from ..manifest import FlavourName
+from ..manifest import FlavourName, LoweringName
 
 _ACTIVATIONS = re.compile(r"Total Activation Memory: (\d+) bytes")
 _ERRORS_KEPT = 3
@@ -17,21 +17,24 @@ _ERRORS_KEPT = 3
 
 @dataclass(frozen=True)
 class Flavour:
-    """module: its import name. since: the first version with KV-cache-update and attention layers. install: how to
-    get it. cross_builds: whether it builds for GPUs this machine does not have."""
+    """module: its import name. since: the first version whose calls we make. caches_since: the first with layers that
+    update a KV cache in place. install: how to get it. cross_builds: whether it builds for GPUs this machine does not
+    have."""
 
     name: FlavourName
     module: str
     since: tuple[int, int]
+    caches_since: tuple[int, int]
     install: str
     cross_builds: bool
 
 
 FLAVOURS: dict[FlavourName, Flavour] = {
-    "trt-rtx": Flavour("trt-rtx", "tensorrt_rtx", (1, 4), "pip install 'coolsd-trt[rtx]'", cross_builds=True),
+    "trt-rtx": Flavour("trt-rtx", "tensorrt_rtx", (1, 4), (1, 4), "pip install 'coolsd-trt[rtx]'", cross_builds=True),
     "trt": Flavour(
         "trt",
         "tensorrt",
+        (10, 3),  # JetPack 6
         (10, 15),
         "pip install 'coolsd-trt[trt]' (its libraries come from https://pypi.nvidia.com; on Jetson, with JetPack)",
         cross_builds=False,
@@ -52,14 +55,22 @@ def load_module(flavour: Flavour) -> Any:
         raise BackendError(
             f"backend {flavour.name}: {flavour.module} can't be loaded ({error}). Install it: {flavour.install}."
         ) from None
-    found = tuple(int(part) for part in module.__version__.split(".")[:2])
-    if found < flavour.since:
+    if _version(module) < flavour.since:
         needed = ".".join(map(str, flavour.since))
         raise BackendError(
-            f"backend {flavour.name}: {flavour.module} {module.__version__} is installed and has no KV-cache update. "
+            f"backend {flavour.name}: {flavour.module} {module.__version__} is installed and too old. "
             f"Expected {needed} or newer: {flavour.install}."
         )
     return module
+
+
+def lowering_for(flavour: Flavour, module: Any) -> LoweringName:
+    """How graphs must write their caches for this TensorRT: in place, or into a copy where it has no layer for that."""
+    return "tensor_scatter" if _version(module) >= flavour.caches_since else "portable"
+
+
+def _version(module: Any) -> tuple[int, ...]:
+    return tuple(int(part) for part in module.__version__.split(".")[:2])
 
 
 def parse_capability(text: str) -> str:

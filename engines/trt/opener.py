@@ -11,7 +11,7 @@ from ..ort import OrtImageEncoder
 from ..ort_opener import OrtOpener
 from ..text import OrtTextEncoder
 from .plan import Plan
-from .profiles import profiles_of
+from .plans import check_plans
 from .stateless import TrtCaptionProjection, TrtImageDecoder
 from .transformer import TrtTransformer
 
@@ -25,8 +25,7 @@ class TrtOpener:
 
     def __init__(self, bundle: Bundle, trt: Any, engines: EngineSet, threads: int | None, verify: bool) -> None:
         self._bundle, self._trt, self._engines = bundle, trt, engines
-        for plan in engines.plans.values():
-            bundle.check(plan.file, verify=verify)
+        check_plans(bundle, engines, verify=verify)
         self._cpu = OrtOpener(bundle, threads)
         self._cuda = Cuda()
 
@@ -49,6 +48,5 @@ class TrtOpener:
         self._cuda.close()
 
     def _plan(self, part: str, spec: GraphSpec) -> Plan:
-        path = self._bundle.file(self._engines.plans[part].file)
-        profiles = profiles_of(self._bundle.manifest, part, self._engines.max_batch)
-        return Plan(self._trt, self._cuda, path, spec, profiles)
+        record = self._engines.plans[part]
+        return Plan(self._trt, self._cuda, self._bundle.file(record.file), spec, record.profiles)

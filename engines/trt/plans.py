@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ...runtime.errors import BackendError, BundleError, InputError
-from ..bundle import Bundle, record_file, replace_manifest
+from ..bundle import REBUILD, Bundle, record_file, replace_manifest
 from ..cuda import probe_gpu
-from ..manifest import EngineSet, FileRecord, FlavourName, GraphSpec, Manifest, PlanRecord
+from ..manifest import EngineSet, FileRecord, FlavourName, GraphSpec, LoweringName, Manifest, PlanRecord
 from .build import PlanBuilder, capability_enum
-from .flavour import FLAVOURS, Flavour, load_module, parse_capability
+from .flavour import FLAVOURS, Flavour, load_module, lowering_for, parse_capability
 from .profiles import profiles_of
 
 PLANS_FOLDER = "engines"
@@ -52,14 +52,15 @@ def build_plans(
     """
     capabilities = check_request(request)
     bundle = Bundle.open(path)
-    if bundle.manifest.target.lowering != "tensor_scatter":
-        raise InputError(
-            f"{path}: its lowering is {bundle.manifest.target.lowering}; TensorRT updates caches in place only with "
-            "tensor_scatter. Build it again with --lowering tensor_scatter."
-        )
     check_quantisation(path, bundle.manifest.target)
     flavour = FLAVOURS[request.flavour]
     trt = load_module(flavour)
+    found, needed = bundle.manifest.target.lowering, lowering_for(flavour, trt)
+    if found != needed:
+        raise InputError(
+            f"{path}: its lowering is {found}; {flavour.module} {trt.__version__} wants {needed}. Build it again with "
+            f"--lowering {needed}."
+        )
     return [_build_set(bundle, trt, flavour, capability, request.max_batch, report) for capability in capabilities]
 
 
@@ -87,6 +88,12 @@ def check_quantisation(path: Path, spec: GraphSpec) -> None:
             f"read. Build it again from the checkpoints: coolsd-trt build ... --precision {spec.precision} --backend "
             "trt-rtx."
         )
+
+
+def needed_lowering(name: FlavourName) -> LoweringName:
+    """Raises: BackendError when this TensorRT can't be used here."""
+    flavour = FLAVOURS[name]
+    return lowering_for(flavour, load_module(flavour))
 
 
 def planned_parts(manifest: Manifest) -> dict[str, GraphSpec]:
@@ -165,16 +172,24 @@ def _build_set(
     folder = bundle.path / PLANS_FOLDER / key
     temporary = folder.with_name(f".{key}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
-    timing_cache = None if flavour.cross_builds else folder.with_name(f"{flavour.name}-{trt.__version__}.timing")
-    builder = PlanBuilder(trt, capability if flavour.cross_builds else None, timing_cache)
+    timings = folder.with_name(f"{flavour.name}-{trt.__version__}-sm{capability.replace('.', '')}.timing")
+    builder = PlanBuilder(trt, capability, None) if flavour.cross_builds else PlanBuilder(trt, None, timings)
     try:
         plans = {}
         for part, spec in planned_parts(manifest).items():
             report(f"{capability} {part}")
-            built = builder.build(bundle.file(spec.files[0]), spec, profiles_of(manifest, part, max_batch))
+            profiles = profiles_of(manifest, part, max_batch)
+            built = builder.build(bundle.file(spec.files[0]), spec, profiles)
             file = temporary / f"{part.replace(' ', '_')}.plan"
             file.write_bytes(memoryview(built.data))
-            plans[part] = PlanRecord(file=_placed(file, key), workspace=built.workspace, seconds=built.seconds)
+            plans[part] = PlanRecord(
+                file=_placed(file, key),
+                graph=spec.digest,
+                workspace=built.workspace,
+                seconds=built.seconds,
+                profiles=profiles,
+                layers=built.layers,
+            )
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
     finally:
@@ -199,10 +214,22 @@ def _placed(file: Path, key: str) -> FileRecord:
     return record.model_copy(update={"name": f"{PLANS_FOLDER}/{key}/{record.name}"})
 
 
+def check_plans(bundle: Bundle, engines: EngineSet, *, verify: bool = True) -> None:
+    """Every part has a plan, of its own graph, with the content the manifest lists.
+
+    Raises: BundleError naming the file; nothing is deserialised for it.
+    """
+    for part, spec in planned_parts(bundle.manifest).items():
+        plan = engines.plans.get(part)
+        if plan is None or plan.graph != spec.digest:
+            found = "no plan" if plan is None else f"{plan.file.name}, which was made from another graph"
+            raise BundleError(f"{bundle.path}: the manifest has {found} for the {part}. {REBUILD}")
+        bundle.check(plan.file, verify=verify)
+
+
 def _intact(bundle: Bundle, engines: EngineSet) -> bool:
     try:
-        for plan in engines.plans.values():
-            bundle.check(plan.file)
+        check_plans(bundle, engines)
     except BundleError:
         return False
     return True

@@ -23,7 +23,8 @@ ALIGNMENT = 256
 
 
 class TrtTransformer:
-    """Caches [rows, kv_heads, positions, head_dim] in the plan's precision, one buffer bound as past and as present.
+    """Caches [rows, kv_heads, positions, head_dim] in the plan's precision, one buffer bound as past and as present;
+    where TensorRT has no layer that updates it in place, a step copies it into a second one, and they change places.
 
     The first step of a shape runs call by call, which lets TensorRT prepare its kernels; the second records copies and
     kernels in a CUDA graph, which the later ones launch.
@@ -41,9 +42,11 @@ class TrtTransformer:
         }
         self._rows = 0
         self._block = 0
+        # Where the entries are, and where the next step writes them.
         self._caches: dict[str, int] = {}
-        self._seen: set[tuple[int, int]] = set()
-        self._graphs: dict[tuple[int, int], Any] = {}
+        self._next: dict[str, int] = {}
+        self._seen: set[tuple[int, ...]] = set()
+        self._graphs: dict[tuple[int, ...], Any] = {}
         self._records = True
 
     @property
@@ -69,11 +72,13 @@ class TrtTransformer:
         self._row_bytes = spec.kv_heads * spec.positions * spec.head_dim * spec.cache_itemsize
         stride = -(-rows * self._row_bytes // ALIGNMENT) * ALIGNMENT
         what = f"the KV cache of {rows} rows x {spec.positions} positions"
-        self._block = self._cuda.malloc(len(self._past) * stride, what)
-        self._caches = {name.removeprefix("past_"): self._block + i * stride for i, name in enumerate(self._past)}
+        copies = 1 if spec.lowering == "tensor_scatter" else 2
+        self._block = self._cuda.malloc(copies * len(self._past) * stride, what)
+        addresses = range(self._block, self._block + copies * len(self._past) * stride, stride)
+        names = [name.removeprefix("past_") for name in self._past]
+        self._caches = dict(zip(names, addresses, strict=False))
+        self._next = dict(zip(names, addresses[-len(names) :], strict=True))
         self._rows = rows
-        for when in ("past", "present"):
-            self._plan.bind({f"{when}_{name}": address for name, address in self._caches.items()})
 
     def step(
         self,
@@ -96,6 +101,7 @@ class TrtTransformer:
             values = given[name]
             self._staged[name].view(self._shape(tensor, rows, length))[...] = 0 if values is None else values
         self._run(rows, length)
+        self._caches, self._next = self._next, self._caches
         self._cuda.synchronize()
         logits, hidden = (self._staged[name].view(self._shape(self._outputs[name], rows, length)) for name in OUTPUTS)
         return StepOutput(logits, hidden)
@@ -130,35 +136,40 @@ class TrtTransformer:
             self._plan.bind({name: self._staged[name].address for name in moved})
 
     def _run(self, rows: int, length: int) -> None:
-        shape = (rows, length)
+        shape = (rows, length, *self._caches.values())
         if shape not in self._graphs and shape in self._seen and self._records:
-            self._record(rows, length)
+            self._record(shape, rows, length)
         if shape in self._graphs:
             self._cuda.launch(self._graphs[shape])
         else:
             self._enqueue(rows, length)
             self._seen.add(shape)
 
-    def _record(self, rows: int, length: int) -> None:
+    def _record(self, shape: tuple[int, ...], rows: int, length: int) -> None:
         """Steps run without a graph, slower, where none can be recorded."""
-        if not self._plan.capturable(self._plan.profile_for(length)):
+        if not self._plan.capturable(self._plan.profile_for(length), self._input_shapes(rows, length), self._bound()):
             self._records = False
             return
         try:
-            self._graphs[rows, length] = self._cuda.capture(lambda: self._enqueue(rows, length))
+            self._graphs[shape] = self._cuda.capture(lambda: self._enqueue(rows, length))
         except BackendError as error:
             self._records = False
             warnings.warn(f"steps run without CUDA graphs, slower: {error}", RuntimeWarning, stacklevel=2)
 
     def _enqueue(self, rows: int, length: int) -> None:
         """Inputs up, one run, outputs down: all queued on the stream."""
-        inputs = {name: self._shape(tensor, rows, length) for name, tensor in self._inputs.items()}
-        for name, shape in inputs.items():
-            self._staged[name].upload(shape)
-        pasts = {name: self._shape(tensor, rows, length) for name, tensor in self._past.items()}
-        self._plan.enqueue(self._plan.profile_for(length), {**inputs, **pasts})
+        for name, tensor in self._inputs.items():
+            self._staged[name].upload(self._shape(tensor, rows, length))
+        self._plan.enqueue(self._plan.profile_for(length), self._input_shapes(rows, length), self._bound())
         for name, tensor in self._outputs.items():
             self._staged[name].download(self._shape(tensor, rows, length))
+
+    def _input_shapes(self, rows: int, length: int) -> dict[str, tuple[int, ...]]:
+        return {name: self._shape(tensor, rows, length) for name, tensor in {**self._inputs, **self._past}.items()}
+
+    def _bound(self) -> dict[str, int]:
+        past = {f"past_{name}": address for name, address in self._caches.items()}
+        return past | {f"present_{name}": address for name, address in self._next.items()}
 
     def _shape(self, tensor: Tensor, rows: int, length: int) -> tuple[int, ...]:
         return resolve(tensor, {"batch": rows, "tokens": length, "cache_length": self._spec.positions})
@@ -171,7 +182,8 @@ class TrtTransformer:
 
     def _free_caches(self) -> None:
         self._free_graphs()
-        self._caches.clear()
+        self._plan.forget()
+        self._caches, self._next = {}, {}
         self._rows = 0
         if self._block:
             block, self._block = self._block, 0

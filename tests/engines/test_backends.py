@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from coolsd_trt.engines import backends, ort_cuda
 from coolsd_trt.engines.manifest import MANIFEST_NAME
 from coolsd_trt.engines.trt import opener
+from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import BackendError, BundleError, Pipeline, SpeculativeConfig
 from fake_gpu import GPU, FakeCuda, FakeTrt, add_fake_plans
 
@@ -54,6 +56,22 @@ def test_pictures_are_those_of_the_cpu(
     assert (cuda.device, cuda.pinned, cuda.graphs, cuda.closed) == ({}, {}, [], 1)
 
 
+@pytest.mark.parametrize("tree", [None, [[0], [1], [0, 0], [1, 0], [1, 0, 0]]])
+def test_a_tensorrt_without_kv_cache_updates_makes_the_same_pictures(
+    tiny_checkpoints: Path, tmp_path: Path, cuda: FakeCuda, trt: FakeTrt, monkeypatch: pytest.MonkeyPatch, tree: object
+) -> None:
+    parts = (tiny_checkpoints / name for name in ("target", "image_tokenizer", "draft"))
+    build_bundle(BuildRequest(*parts, max_draft_length=8, lowering="portable"), tmp_path / "graphs")
+    bundle = add_fake_plans(tmp_path / "graphs", tmp_path / "b", flavour="trt", version="10.3.0")
+    monkeypatch.setattr(backends, "load_module", lambda flavour: FakeTrt(cuda, "10.3.0", rtx=False))
+    options = {"seed": 3, "images_per_prompt": 2, "batch_size": 4, "speculative": SpeculativeConfig(tree=tree)}
+    with Pipeline.load(bundle, "ort-cpu") as cpu, Pipeline.load(bundle, "trt") as gpu:
+        expected, made = (pipeline.generate([0, 2, 4], **options) for pipeline in (cpu, gpu))
+    np.testing.assert_array_equal(made.tokens, expected.tokens)
+    assert "launch" in cuda.names()
+    assert (cuda.device, cuda.pinned, cuda.graphs, cuda.closed) == ({}, {}, [], 1)
+
+
 def test_what_was_opened_is_freed_when_a_later_part_has_no_room(
     tiny_bundle: Path, tmp_path: Path, trt: FakeTrt, cuda: FakeCuda
 ) -> None:
@@ -62,6 +80,18 @@ def test_what_was_opened_is_freed_when_a_later_part_has_no_room(
     with pytest.raises(BackendError, match="out of GPU memory: the activations of draft needs"):
         Pipeline.load(bundle, "trt-rtx")
     assert (cuda.device, cuda.closed) == ({}, 1)
+
+
+def test_a_plan_larger_than_the_free_memory_is_said_to_be(
+    tiny_bundle: Path, tmp_path: Path, trt: FakeTrt, cuda: FakeCuda
+) -> None:
+    bundle = add_fake_plans(tiny_bundle, tmp_path / "b")
+    trt.full = True
+    with pytest.raises(BackendError, match=r"target\.plan: TensorRT 1\.7\.1 can't load it"):
+        Pipeline.load(bundle, "trt-rtx")
+    cuda._capacity = 10
+    with pytest.raises(BackendError, match=r"out of GPU memory: the plan target\.plan needs .*Lower --batch-size"):
+        Pipeline.load(bundle, "trt-rtx")
 
 
 def test_auto_prefers_tensorrt_then_cuda_then_the_cpu_and_says_why(
@@ -145,7 +175,7 @@ def test_damaged_and_swapped_plans_are_refused_before_they_are_loaded(
     assert trt.deserialised == 0
 
 
-def test_plans_swapped_in_the_manifest_are_told_by_their_tensors(
+def test_plans_swapped_in_the_manifest_are_told_by_their_graphs(
     tiny_bundle: Path, tmp_path: Path, trt: FakeTrt, cuda: FakeCuda
 ) -> None:
     bundle = add_fake_plans(tiny_bundle, tmp_path / "b")
@@ -153,9 +183,13 @@ def test_plans_swapped_in_the_manifest_are_told_by_their_tensors(
     plans = content["engine_sets"][0]["plans"]
     plans["target"], plans["draft"] = plans["draft"], plans["target"]
     (bundle / MANIFEST_NAME).write_text(json.dumps(content))
-    with pytest.raises(BundleError, match=r"draft\.plan: it is a plan of another graph: it differs in features"):
+    with pytest.raises(BundleError, match=r"draft\.plan, which was made from another graph for the target"):
         Pipeline.load(bundle, "trt-rtx")
-    assert cuda.device == {}
+    plans["target"] = plans.pop("draft")
+    (bundle / MANIFEST_NAME).write_text(json.dumps(content))
+    with pytest.raises(BundleError, match=r"the manifest has no plan for the draft"):
+        Pipeline.load(bundle, "trt-rtx")
+    assert (trt.deserialised, cuda.device) == (0, {})
 
 
 def test_of_several_sizes_the_largest_is_taken(tiny_bundle: Path, tmp_path: Path, trt: FakeTrt) -> None:
@@ -164,14 +198,23 @@ def test_of_several_sizes_the_largest_is_taken(tiny_bundle: Path, tmp_path: Path
         assert pipeline.generate([0, 1, 2], batch_size=3).tokens.shape == (3, 16)
 
 
-class CudaSession:
+def test_bfloat16_is_refused_on_the_cpu(tiny_checkpoints: Path, tmp_path: Path) -> None:
+    parts = (tiny_checkpoints / name for name in ("target", "image_tokenizer", "draft"))
+    request = BuildRequest(*parts, precision="bf16", tensorrt=True, lowering="tensor_scatter")
+    manifest = build_bundle(request, tmp_path / "b").manifest
+    assert manifest.target.cache_dtype == "bfloat16"
+    with pytest.raises(BackendError, match="bfloat16, for which onnxruntime has no kernels on the CPU"):
+        Pipeline.load(tmp_path / "b", "ort-cpu")
+
+
+class GpuSession:
     """An onnxruntime session that says it runs on the GPU, over a fake GPU's memory."""
 
-    def __init__(self, session: object) -> None:
-        self._session = session
+    def __init__(self, session: object, providers: list[str]) -> None:
+        self._session, self.providers = session, providers
 
     def get_providers(self) -> list[str]:
-        return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+        return [*self.providers, "CPUExecutionProvider"]
 
     def io_binding(self) -> object:
         binding = self._session.io_binding()
@@ -198,22 +241,33 @@ class CudaSession:
     def run(self, *arguments: object) -> object:
         return self._session.run(*arguments)
 
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._session, name)
+
 
 @pytest.fixture
-def onnxruntime_gpu(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    """onnxruntime-gpu on a machine with a GPU."""
+def onnxruntime_gpu(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list, GpuSession]]:
+    """onnxruntime-gpu on a machine with a GPU. Lists what was opened: file, providers with options, session."""
     import onnxruntime
 
     real = onnxruntime.InferenceSession
+    opened = []
 
-    def session(path: str, options: object, providers: list[str]) -> object:
+    def session(path: str, options: object, providers: list, enable_fallback: int) -> object:
+        assert not enable_fallback
         made = real(path, options, providers=["CPUExecutionProvider"])
-        return CudaSession(made) if providers[0] == "CUDAExecutionProvider" else made
+        names = [name for name, _ in providers]
+        if names == ["CPUExecutionProvider"]:
+            return made
+        opened.append((Path(path).stem, providers, GpuSession(made, names)))
+        return opened[-1][2]
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", session)
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    available = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
     monkeypatch.setattr(backends, "probe_gpu", lambda: GPU)
     monkeypatch.setattr(ort_cuda, "Cuda", lambda: cuda)
+    return opened
 
 
 @pytest.mark.usefixtures("onnxruntime_gpu")
@@ -234,18 +288,73 @@ def test_a_tree_makes_the_same_pictures_on_every_backend(
     plans = add_fake_plans(tiny_bundle, tmp_path / "b")
     tree = SpeculativeConfig(rule="lossless", tree=[[0], [1], [0, 0], [1, 0], [1, 0, 0]])
     made = {}
-    for path, backend in ((tiny_bundle, "ort-cpu"), (tiny_bundle, "ort-cuda"), (plans, "trt-rtx")):
+    for backend in ("ort-cpu", "ort-cuda", "ort-trt", "trt-rtx"):
         del cuda.log[:]
-        with Pipeline.load(path, backend) as pipeline:
+        with Pipeline.load(plans, backend) as pipeline:
             made[backend] = pipeline.generate([0, 2], seed=5, batch_size=2, speculative=tree).tokens
         assert ("move_strided" in cuda.names()) == (backend != "ort-cpu")
-    np.testing.assert_array_equal(made["ort-cuda"], made["ort-cpu"])
-    np.testing.assert_array_equal(made["trt-rtx"], made["ort-cpu"])
-    assert (cuda.device, cuda.closed) == ({}, 2)
+    for tokens in made.values():
+        np.testing.assert_array_equal(tokens, made["ort-cpu"])
+    assert (cuda.device, cuda.closed) == ({}, 3)
 
 
 @pytest.mark.usefixtures("onnxruntime_gpu")
-def test_a_provider_that_silently_fell_back_is_refused(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CudaSession, "get_providers", lambda self: ["CPUExecutionProvider"])
+def test_a_provider_that_silently_fell_back_is_refused(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = shutil.copytree(tiny_bundle, tmp_path / "b")
+    monkeypatch.setattr(GpuSession, "get_providers", lambda self: [*self.providers[1:], "CPUExecutionProvider"])
     with pytest.raises(BackendError, match=r"CUDAExecutionProvider was asked, .* fell back to CPUExecutionProvider"):
-        Pipeline.load(tiny_bundle, "ort-cuda")
+        Pipeline.load(bundle, "ort-cuda")
+    with pytest.raises(BackendError, match=r"TensorrtExecutionProvider was asked, .* to CUDAExecutionProvider"):
+        Pipeline.load(bundle, "ort-trt")
+
+
+def test_the_tensorrt_provider_keeps_caches_on_the_device_and_its_engines_in_the_bundle(
+    tiny_bundle: Path, tmp_path: Path, cuda: FakeCuda, onnxruntime_gpu: list[tuple[str, list, GpuSession]]
+) -> None:
+    bundle = shutil.copytree(tiny_bundle, tmp_path / "b")
+    options = {"seed": 3, "images_per_prompt": 4, "speculative": SpeculativeConfig(rule="cool", delta=2.0)}
+    with Pipeline.load(bundle, "ort-cpu") as cpu, Pipeline.load(bundle, "ort-trt") as gpu:
+        expected, made = (pipeline.generate([0, 2], **options) for pipeline in (cpu, gpu))
+        assert len(cuda.device) == 2 * 2 + 2 * 1
+        with pytest.raises(BackendError, match=r"a batch of 9 pictures was asked; backend ort-trt takes 8"):
+            gpu.generate([0] * 9, batch_size=9)
+    np.testing.assert_array_equal(made.tokens, expected.tokens)
+    assert (cuda.device, cuda.closed) == ({}, 1)
+
+    (folder,) = (bundle / "engines").iterdir()
+    assert folder.name.startswith("ort-trt-")
+    (_, target, session), (_, draft, _), (name, decoder, _) = onnxruntime_gpu
+    assert [provider for provider, _ in target] == ["TensorrtExecutionProvider", "CUDAExecutionProvider"]
+    asked = target[0][1]
+    assert (asked["trt_engine_cache_path"], asked["trt_engine_cache_prefix"]) == (str(folder), "target")
+    assert "mask:1x1x1x25" in asked["trt_profile_min_shapes"].split(",")
+    assert "mask:16x1x9x25" in asked["trt_profile_max_shapes"].split(",")
+    assert "features:2x6x32" in draft[0][1]["trt_profile_opt_shapes"].split(",")
+    # Every dynamic input has a range, and the cache length is a number by then.
+    inputs = {value.name: value.shape for value in session.get_inputs()}
+    assert {entry.split(":")[0] for entry in asked["trt_profile_min_shapes"].split(",")} == set(inputs)
+    assert inputs["past_key_0"][2] == inputs["mask"][3] == 25
+    assert (name, decoder) == ("image_decoder", [("CUDAExecutionProvider", {})])
+
+
+@pytest.mark.usefixtures("onnxruntime_gpu")
+def test_the_tensorrt_provider_is_refused_what_it_can_not_do(
+    tiny_bundle: Path, tiny_checkpoints: Path, tmp_path: Path
+) -> None:
+    parts = (tiny_checkpoints / name for name in ("target", "image_tokenizer", "draft"))
+    build_bundle(BuildRequest(*parts, precision="int4"), tmp_path / "int4")
+    with pytest.raises(BackendError, match="backend ort-trt: the bundle is int4, expected fp32 or fp16"):
+        Pipeline.load(tmp_path / "int4", "ort-trt")
+    bundle = shutil.copytree(tiny_bundle, tmp_path / "b")
+    (bundle / "engines").write_text("in the way")
+    with pytest.raises(BackendError, match=r"engines/ort-trt-.* can't be written .*Make the bundle writable"):
+        Pipeline.load(bundle, "ort-trt")
+
+
+@pytest.mark.usefixtures("onnxruntime_gpu")
+def test_auto_does_not_wait_for_engines(tiny_bundle: Path) -> None:
+    with Pipeline.load(tiny_bundle) as pipeline:
+        assert pipeline.backend == "ort-cuda"
+        assert "ort-trt" not in pipeline.backend_reason

@@ -11,7 +11,7 @@ import pytest
 from coolsd_trt.engines.ort import OrtTransformer
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.export.eagle import EagleDraft
-from coolsd_trt.export.graph.transformer import write_draft
+from coolsd_trt.export.graph.draft import write_draft
 from coolsd_trt.export.locate import open_checkpoint
 from coolsd_trt.export.weights import TransformerShape
 from coolsd_trt.runtime import Pipeline, SamplingConfig, SpeculativeConfig

@@ -12,7 +12,7 @@ import typer
 from ...engines.backends import BACKENDS
 from ...engines.manifest import EngineSet, LoweringName, Manifest, PrecisionName
 from ...engines.trt.flavour import FLAVOURS
-from ...engines.trt.plans import PlanRequest, build_plans, check_request
+from ...engines.trt.plans import PlanRequest, build_plans, check_request, needed_lowering
 from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, BuildResult, build_bundle
 from ...export.hub import FORM as HUB_FORM
 from ...export.hub import ROLES, download, parse_reference
@@ -46,7 +46,8 @@ Precision = Annotated[
 ]
 BlockSize = Annotated[int, typer.Option(help="int4 weights that share a scale: 32 is more exact, 128 smaller.")]
 BackendOption = Annotated[
-    str, typer.Option(help="ort-cpu or ort-cuda: the graphs alone; trt-rtx or trt: TensorRT plans beside them.")
+    str,
+    typer.Option(help="ort-cpu, ort-cuda or ort-trt: the graphs alone; trt-rtx or trt: TensorRT plans beside them."),
 ]
 Capabilities = Annotated[
     list[str] | None,
@@ -101,7 +102,7 @@ def build(
     """Turn checkpoints into a bundle. Does nothing when the bundle is already there and intact."""
     plans = _plan_request(backend, tuple(compute_capability or ()), max_batch)
     if plans is not None:
-        lowering = lowering or "tensor_scatter"
+        lowering = lowering or needed_lowering(plans.flavour)
     start = time.perf_counter()
     given = {"target": target, "image_decoder": image_decoder, "draft": draft, "text_encoder": text_encoder}
     sources = _sources(given, from_hub or [], random_weights, seed)

@@ -10,6 +10,7 @@ import typer
 
 from ...engines.bundle import Bundle
 from ...engines.manifest import Manifest
+from ...engines.trt.plans import check_plans
 from ...runtime.condition import ClassCondition
 from ...runtime.images import read_parameters
 from .build import cost_line, parts_table, plans_table
@@ -20,6 +21,9 @@ def inspect(
     path: Annotated[Path, typer.Argument(help="A bundle, or a PNG written by `generate`.")],
     classes: Annotated[bool, typer.Option("--classes", help="List the class names.")] = False,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every engine's inputs and outputs.")] = False,
+    plans: Annotated[
+        bool, typer.Option("--plans", help="List the TensorRT plans' profiles, and the layers they were built from.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest (or the parameters) as JSON.")] = False,
 ) -> None:
     """Show a bundle after checking its files, or the parameters a picture carries."""
@@ -29,8 +33,7 @@ def inspect(
     bundle = Bundle.open(path)
     manifest = bundle.manifest
     for engines in manifest.engine_sets:
-        for plan in engines.plans.values():
-            bundle.check(plan.file)
+        check_plans(bundle, engines)
     if as_json:
         typer.echo(manifest.model_dump_json(indent=1))
         return
@@ -43,6 +46,8 @@ def inspect(
         stdout.print(table)
     if tensors:
         _print_tensors(manifest)
+    if plans:
+        _print_plans(manifest)
 
 
 def _print_summary(path: Path, m: Manifest) -> None:
@@ -75,6 +80,31 @@ def _print_tensors(m: Manifest) -> None:
             for spec in specs:
                 table.add_row(name, direction, spec.name, spec.dtype, ", ".join(map(str, spec.shape)))
     stdout.print(table)
+
+
+def _print_plans(m: Manifest) -> None:
+    if not m.engine_sets:
+        stdout.print("no TensorRT plans; `coolsd-trt build --backend trt-rtx` adds them")
+    profiles = plain_table("plan", "profile", "rows (typical)", "tokens (typical)", "cache length")
+    layers = plain_table("plan", "layers of its network")
+    layers.columns[1].justify = "left"
+    for engines in m.engine_sets:
+        for part, plan in engines.plans.items():
+            name = f"{engines.key} {part}"
+            for profile in plan.profiles:
+                ranges = (_range(profile.batch), _range(profile.tokens))
+                profiles.add_row(name, profile.name, *ranges, str(profile.cache_length or "-"))
+            kinds = sorted(plan.layers.items(), key=lambda item: -item[1])
+            layers.add_row(name, ", ".join(f"{count} {kind}" for kind, count in kinds))
+    if m.engine_sets:
+        stdout.print(profiles)
+        stdout.print(layers)
+
+
+def _range(sizes: tuple[int, int, int]) -> str:
+    """Least to greatest, and the one in between that is optimised for."""
+    least, typical, greatest = sizes
+    return str(least) if least == greatest else f"{least}-{greatest} ({typical})"
 
 
 def _settings(values: dict[str, object]) -> str:

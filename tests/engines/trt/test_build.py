@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 import pytest
 from coolsd_trt.engines.bundle import Bundle
 from coolsd_trt.engines.cuda import Gpu
+from coolsd_trt.engines.manifest import LoweringName
 from coolsd_trt.engines.trt import flavour, plans
 from coolsd_trt.engines.trt.flavour import FLAVOURS, load_module, parse_capability
 from coolsd_trt.engines.trt.plans import PlanRequest, build_plans, find_plans, planned_parts
@@ -59,7 +60,7 @@ def test_it_builds_for_the_gpu_it_is_on_strongly_typed_and_keeps_its_timings(
     config.set_flag.assert_not_called()
     config.set_compute_capability.assert_not_called()
     assert [call.args[0] for call in config.create_timing_cache.call_args_list] == [b"", b"timings", b"timings"]
-    assert (bundle / "engines" / "trt-10.16.1.timing").read_bytes() == b"timings"
+    assert (bundle / "engines" / "trt-10.16.1-sm89.timing").read_bytes() == b"timings"
     shapes = {call.args[0]: call.args[1:] for call in builder.create_optimization_profile().set_shape.call_args_list}
     assert shapes["mask"] == ((1, 1, 3, 25), (6, 1, 6, 25), (6, 1, 9, 25))
     assert shapes["codes"] == ((1, 16), (1, 16), (1, 16))
@@ -67,6 +68,44 @@ def test_it_builds_for_the_gpu_it_is_on_strongly_typed_and_keeps_its_timings(
     assert found == result.engines
     with pytest.raises(BundleError, match=r"built by version 10\.16\.1, 11\.0\.0 is installed"):
         find_plans(Bundle.open(bundle).manifest, "trt", "11.0.0", "8.9")
+
+
+def test_timings_of_another_gpu_are_taken_again(trt: FakeEnterprise, tiny_checkpoints: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "b"
+    build_bundle(request(tiny_checkpoints), bundle)
+    config = trt.Builder.return_value.create_builder_config.return_value
+    config.create_timing_cache.side_effect = lambda stored: None if stored == b"damaged" else stored
+    config.set_timing_cache.side_effect = lambda cache, ignore_mismatch: cache != b"of another GPU"
+    for stored in (b"of another GPU", b"damaged"):
+        (bundle / "engines").mkdir(exist_ok=True)
+        (bundle / "engines" / "trt-10.16.1-sm89.timing").write_bytes(stored)
+        config.set_timing_cache.reset_mock()
+        build_plans(bundle, PlanRequest("trt", max_batch=1 if stored == b"damaged" else 2))
+        accepted = [call.args[0] for call in config.set_timing_cache.call_args_list if call.args[0] == b""]
+        assert accepted == [b""], "only the first plan meets the bad timings"
+        assert (bundle / "engines" / "trt-10.16.1-sm89.timing").read_bytes() == b"timings"
+
+
+@pytest.mark.parametrize(
+    "version, needed, other",
+    [
+        ("10.3.0", "portable", "tensor_scatter"),
+        ("10.14.1", "portable", "tensor_scatter"),
+        ("10.15.1", "tensor_scatter", "portable"),
+        ("11.4.0", "tensor_scatter", "portable"),
+    ],
+)
+def test_the_lowering_follows_what_this_tensorrt_has(
+    trt: FakeEnterprise, tiny_checkpoints: Path, tmp_path: Path, version: str, needed: LoweringName, other: LoweringName
+) -> None:
+    trt.__version__ = version
+    assert plans.needed_lowering("trt") == needed
+    build_bundle(replace(request(tiny_checkpoints), lowering=other), tmp_path / "b")
+    with pytest.raises(InputError, match=rf"its lowering is {other}; tensorrt {version} wants {needed}\. .*--lowering"):
+        build_plans(tmp_path / "b", PlanRequest("trt"))
+    build_bundle(replace(request(tiny_checkpoints), lowering=needed), tmp_path / "b")
+    [result] = build_plans(tmp_path / "b", PlanRequest("trt"))
+    assert set(result.engines.plans) == {"target", "draft", "image decoder"}
 
 
 def test_it_does_not_build_for_another_gpu(trt: FakeEnterprise, tiny_bundle: Path) -> None:
@@ -91,8 +130,8 @@ def test_a_package_that_is_missing_or_too_old_is_named(monkeypatch: pytest.Monke
     with pytest.raises(BackendError, match=r"tensorrt is not installed.*pypi\.nvidia\.com"):
         load_module(FLAVOURS["trt"])
     monkeypatch.setattr(flavour.importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(flavour.importlib, "import_module", lambda name: SimpleNamespace(__version__="10.13.3"))
-    with pytest.raises(BackendError, match=r"tensorrt 10\.13\.3 is installed .* Expected 10\.15 or newer"):
+    monkeypatch.setattr(flavour.importlib, "import_module", lambda name: SimpleNamespace(__version__="10.2.0"))
+    with pytest.raises(BackendError, match=r"tensorrt 10\.2\.0 is installed and too old\. Expected 10\.3 or newer"):
         load_module(FLAVOURS["trt"])
 
 

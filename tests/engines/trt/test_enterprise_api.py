@@ -1,23 +1,26 @@
 """Every name we use exists in the real bindings of enterprise TensorRT, so a removed flag fails here.
 
 The bindings' wheels are on PyPI, the libraries they link are not: empty libraries with the few functions the bindings
-name stand in for them. Nothing is called. More versions than the installed one are checked where
-TENSORRT_BINDINGS lists folders that unpacked wheels are in.
+name stand in for them. Nothing is called. `make test` unpacks the versions of bindings.txt, each into its own folder.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+from functools import reduce
 from pathlib import Path
 
 import pytest
+from coolsd_trt.engines.trt.flavour import FLAVOURS
 
-SOURCE = Path(__file__).parents[3] / "engines" / "trt"
+ROOT = Path(__file__).parents[3]
+SOURCE = ROOT / "engines" / "trt"
+PINS = Path(__file__).with_name("bindings.txt").read_text(encoding="utf-8").splitlines()
+VERSIONS = [pin.partition("==")[2] for pin in PINS if not pin.startswith("#")]
 # What only TensorRT-RTX has, and is asked for with hasattr or only of that flavour.
 RTX_ONLY = ("BuilderFlag.REQUIRE_USER_ALLOCATION", "ComputeCapability", "DynamicShapesKernelSpecializationStrategy")
 METHODS = [
@@ -54,6 +57,18 @@ METHODS = [
     "IExecutionContext.set_tensor_address",
     "LayerType.KV_CACHE_UPDATE",
 ]
+# Asked for only where TensorRT has them.
+CACHE_LAYERS = ("IAttention", "LayerType.ATTENTION_INPUT", "LayerType.KV_CACHE_UPDATE")
+RTX_METHODS = [
+    "IBuilderConfig.num_compute_capabilities",
+    "IBuilderConfig.set_compute_capability",
+    "ICudaEngine.create_runtime_config",
+    "IExecutionContext.is_stream_capturable",
+    "IRuntimeConfig.create_runtime_cache",
+    "IRuntimeConfig.dynamic_shapes_kernel_specialization_strategy",
+    "IRuntimeConfig.set_execution_context_allocation_strategy",
+    "IRuntimeConfig.set_runtime_cache",
+]
 LIBRARIES = {
     "nvinfer": [
         "createInferBuilder_INTERNAL",
@@ -79,14 +94,6 @@ def names_in_our_code() -> set[str]:
     return names
 
 
-def bindings() -> list[Path]:
-    folders = [Path(folder) for folder in os.environ.get("TENSORRT_BINDINGS", "").split(os.pathsep) if folder]
-    installed = importlib.util.find_spec("tensorrt_bindings")
-    if installed is not None and installed.origin is not None:
-        folders.append(Path(installed.origin).parents[1])
-    return folders
-
-
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
@@ -109,11 +116,14 @@ def test_our_code_names_what_it_should() -> None:
     assert not {name for name in names if name.split(".")[-1] in ("FP16", "BF16", "INT8", "EXPLICIT_BATCH")}
 
 
-@pytest.mark.skipif(not bindings(), reason="needs bindings: pip install --no-deps tensorrt-cu12-bindings")
-@pytest.mark.parametrize("folder", bindings(), ids=lambda folder: folder.parent.name + "/" + folder.name)
-def test_the_bindings_have_every_name(folder: Path, libraries: Path) -> None:
+def names_missing(version: str, libraries: Path, names: set[str]) -> list[str]:
+    """Those of the names that bindings of a version lack."""
+    folder = ROOT / "build" / "tensorrt_bindings" / version
+    if not folder.is_dir():
+        pytest.skip(f"needs the bindings of TensorRT {version}, which `make test` unpacks where they can be had")
     script = """
 import sys, tensorrt_bindings as trt
+print(trt.__version__)
 for path in sys.argv[1:]:
     value = trt
     for part in path.split("."):
@@ -121,8 +131,30 @@ for path in sys.argv[1:]:
     if value is None:
         print(path)
 """
-    names = sorted({name for name in names_in_our_code() if not name.startswith(RTX_ONLY)} | set(METHODS))
     environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries), "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-c", script, *names]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    command = [sys.executable, "-c", script, *sorted(names)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found, *missing = done.stdout.split()
+    assert found == version
+    return missing
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_bindings_have_every_name(version: str, libraries: Path) -> None:
+    names = {name for name in names_in_our_code() if not name.startswith(RTX_ONLY)} | set(METHODS)
+    if tuple(map(int, version.split(".")[:2])) < FLAVOURS["trt"].caches_since:
+        names = {name for name in names if not name.startswith(CACHE_LAYERS)}
+    assert names_missing(version, libraries, names) == []
+
+
+def test_tensorrt_rtx_has_every_name() -> None:
+    trt = pytest.importorskip("tensorrt_rtx", reason="needs tensorrt-rtx: pip install 'coolsd-trt[rtx]'")
+    for name in {*names_in_our_code(), *METHODS, *RTX_METHODS}:
+        assert reduce(lambda at, part: getattr(at, part, None), name.split("."), trt) is not None, name
+
+
+def test_a_removed_name_is_noticed(libraries: Path) -> None:
+    removed = {"BuilderFlag.FP16", "BuilderFlag.INT8", "NetworkDefinitionCreationFlag.EXPLICIT_BATCH"}
+    assert names_missing(VERSIONS[0], libraries, removed) == []
+    assert set(names_missing(VERSIONS[-1], libraries, removed)) == removed

@@ -11,7 +11,8 @@ from coolsd_trt.engines.ort import OrtTransformer
 from coolsd_trt.engines.trt.plan import Plan
 from coolsd_trt.engines.trt.profiles import profiles_of
 from coolsd_trt.engines.trt.transformer import TrtTransformer
-from coolsd_trt.runtime import BackendError
+from coolsd_trt.export.build import BuildRequest, build_bundle
+from coolsd_trt.runtime import BackendError, BundleError
 from coolsd_trt.runtime.stepping import chain_step
 from fake_gpu import FakeContext, FakeCuda, FakeTrt
 
@@ -34,13 +35,10 @@ class Rig:
     def step(self, rows: int, length: int, start: int = 0) -> np.ndarray:
         return chain_step(self.engine, tokens(rows, length), np.full(rows, start)).logits.copy()
 
-    @property
-    def decode(self) -> FakeContext:
-        return self.trt.contexts[0]
-
-    @property
-    def verify(self) -> FakeContext:
-        return self.trt.contexts[1]
+    def context(self, rows: int, length: int) -> FakeContext:
+        """The context of one shape of step."""
+        [found] = [context for context in self.trt.contexts if context.shapes["input_ids"] == (rows, length)]
+        return found
 
 
 def tokens(rows: int, length: int) -> np.ndarray:
@@ -69,18 +67,36 @@ def test_past_and_present_are_one_address(rig: Rig) -> None:
         for i in range(rig.spec.layers):
             for kind in ("key", "value"):
                 assert context.addresses[f"past_{kind}_{i}"] == context.addresses[f"present_{kind}_{i}"]
-    caches = {address for name, address in rig.decode.addresses.items() if name.startswith("past_")}
+    caches = {address for name, address in rig.context(2, 1).addresses.items() if name.startswith("past_")}
     assert len(caches) == 2 * rig.spec.layers
     assert all(address % 16 == 0 for address in caches)
 
 
+def test_without_a_kv_cache_update_two_buffers_change_places(tiny_checkpoints: Path, tmp_path: Path) -> None:
+    parts = (tiny_checkpoints / name for name in ("target", "image_tokenizer", "draft"))
+    build_bundle(BuildRequest(*parts, max_draft_length=8, lowering="portable"), tmp_path / "b")
+    rig = Rig(Bundle.open(tmp_path / "b"), tmp_path, rtx=False)
+    rig.engine.allocate(4, 20)
+    reference = OrtTransformer(rig.onnx, rig.spec, threads=1)
+    reference.allocate(4, rig.spec.positions)
+    for length, start in ((1, 0), (6, 1), (1, 3), (1, 4), (1, 5), (1, 6), (6, 7), (6, 9), (6, 9)):
+        expected = chain_step(reference, tokens(4, length), np.full(4, start)).logits
+        np.testing.assert_allclose(rig.step(4, length, start), expected, atol=1e-6)
+    there, back = (context.addresses for context in rig.trt.contexts if context.shapes["input_ids"] == (4, 6))
+    for name in (name.removeprefix("past_") for name in there if name.startswith("past_")):
+        assert there[f"past_{name}"] == back[f"present_{name}"] != there[f"present_{name}"] == back[f"past_{name}"]
+    assert len(rig.cuda.graphs) == 4
+    rig.engine.close()
+    assert rig.cuda.device == {}
+
+
 def test_a_smaller_batch_binds_the_same_addresses_with_a_smaller_shape(rig: Rig) -> None:
     rig.step(4, 6)
-    before = dict(rig.verify.addresses)
     rig.step(2, 6)
-    assert rig.verify.addresses == before
-    assert rig.verify.runs[-1]["past_key_0"][0] == 2
-    assert rig.verify.runs[-1]["mask"] == (2, 1, 6, rig.spec.positions)
+    full, half = rig.context(4, 6), rig.context(2, 6)
+    assert half.addresses == full.addresses
+    assert half.runs[-1]["past_key_0"][0] == 2
+    assert half.runs[-1]["mask"] == (2, 1, 6, rig.spec.positions)
 
 
 def test_inputs_go_up_before_the_run_and_outputs_come_down_after(rig: Rig) -> None:
@@ -106,9 +122,10 @@ def test_the_second_step_of_a_shape_records_a_graph_and_later_ones_launch_it(rig
 def test_graphs_are_recorded_again_when_memory_moves(rig: Rig) -> None:
     for _ in range(2):
         rig.step(2, 1)
-    old = rig.decode.addresses["logits"]
+    decode = rig.context(2, 1)
+    old = decode.addresses["logits"]
     rig.step(4, 6)  # needs larger staging: the first graph holds stale addresses
-    assert rig.decode.addresses["logits"] != old
+    assert decode.addresses["logits"] != old
     assert not rig.cuda.graphs
     del rig.cuda.log[:]
     rig.step(2, 1)
@@ -122,11 +139,19 @@ def test_profiles_are_chosen_by_the_step_and_share_one_workspace(rig: Rig) -> No
     rig.step(2, 2)
     rig.step(2, 3)
     rig.step(2, 9)
-    assert [len(context.runs) for context in rig.trt.contexts] == [2, 2]
-    assert [context.profile for context in rig.trt.contexts] == [0, 1]
-    assert rig.decode.memory == rig.verify.memory
+    assert [context.profile for context in rig.trt.contexts] == [0, 0, 1, 1]
+    assert len({context.memory for context in rig.trt.contexts}) == 1
     with pytest.raises(BackendError, match=r"a step of 10 tokens was asked; the plan takes up to 9.*--max-draft"):
         rig.step(2, 10)
+
+
+def test_a_context_keeps_the_shape_its_graph_was_recorded_with(rig: Rig) -> None:
+    for _ in range(2):
+        for rows, length in ((4, 6), (2, 6), (2, 1)):
+            rig.step(rows, length)
+    assert len(rig.trt.contexts) == len(rig.cuda.graphs) == 3
+    rig.step(4, 6)
+    assert [len(context.runs) for context in rig.trt.contexts] == [2, 2, 2], "once to warm up, once recorded"
 
 
 def test_without_graphs_steps_run_call_by_call(rig: Rig) -> None:
@@ -172,6 +197,16 @@ def test_entries_of_one_row_move_together_in_every_cache(rig: Rig) -> None:
         expected = reference._caches[name]
         found = rig.cuda.device[rig.engine._block][address - rig.engine._block :][: expected.nbytes]
         np.testing.assert_allclose(found.view(np.float32).reshape(expected.shape), expected, atol=1e-6)
+
+
+def test_a_plan_of_another_graph_is_told_by_its_tensors(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle, cuda = Bundle.open(tiny_bundle), FakeCuda()
+    manifest = bundle.manifest
+    (tmp_path / "target.plan").write_text(str(bundle.file(manifest.draft.files[0])))
+    profiles = profiles_of(manifest, "target", max_batch=2)
+    with pytest.raises(BundleError, match=r"target\.plan: it is a plan of another graph: it differs in features"):
+        Plan(FakeTrt(cuda), cuda, tmp_path / "target.plan", manifest.target, profiles)
+    assert cuda.device == {}
 
 
 def test_everything_is_freed_exactly_once(rig: Rig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,10 +51,30 @@ def test_check(bundle: Path) -> None:
     refused(coolsd("check", bundle), "there is nothing to compare", "trt-rtx: ")
 
 
+def test_check_a_graph(bundle: Path) -> None:
+    refused(coolsd("check", "--graph", bundle / "target.onnx", "--backend", "trt"), "error: backend trt: ")
+
+
+def test_calibrate(bundle: Path, tmp_path: Path) -> None:
+    """It measures what is there, and says what that is."""
+    done = coolsd("calibrate", bundle, "--images", 2, "--max-length", 2, "--dry-run")
+    assert done.returncode == 0, done.stderr
+
+
+def test_gpu_acceptance(bundle: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "coolsd_trt.tools.gpu_acceptance", "--out", tmp_path / "r", "--backend", "trt-rtx"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    refused(done, "error: ")
+    assert not (tmp_path / "r").exists()
+
+
 def test_inspect(bundle: Path) -> None:
     done = coolsd("inspect", bundle)
     assert done.returncode == 0, done.stderr
     assert "sm 8.9" in done.stdout and "trt-rtx 1.7.1" in done.stdout and "trt 1.7.1" in done.stdout
+    plans = coolsd("inspect", bundle, "--plans").stdout
+    assert "trt-1.7.1-8.9-b4 target" in plans and "2 ATTENTION_INPUT" in plans
+    assert re.search(r"draft +verify +1-8 \(8\) +3-9 \(6\) +25\b", plans), plans
 
 
 def test_inspect_names_a_damaged_plan(bundle: Path) -> None:
