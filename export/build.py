@@ -16,7 +16,7 @@ from ..engines.manifest import MANIFEST_NAME, LoweringName, Manifest, PrecisionN
 from ..engines.ort import OrtCaptionProjection
 from ..runtime.condition import CaptionCondition, ClassCondition, Condition
 from ..runtime.config import SamplingConfig, SpeculativeConfig
-from ..runtime.errors import InputError
+from ..runtime.errors import BackendError, InputError
 from .cache_key import build_key, up_to_date
 from .checkpoint import Checkpoint, listed
 from .eagle import EagleDraft
@@ -111,8 +111,6 @@ def build_bundle(
     if request.max_draft_length < 0:
         raise InputError(f"max_draft_length = {request.max_draft_length}: it must be at least 0.")
     precision = Precision(request.precision, request.tensorrt, request.block_size)
-    if precision.name in COSTED:
-        require_onnxruntime("ort-cpu")
     if request.neighbors < 0:
         raise InputError(f"neighbors = {request.neighbors}: it must be at least 0.")
     report("read")
@@ -152,7 +150,10 @@ def build_bundle(
             **parts,
         )
         (folder / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
-    return BuildResult(manifest, cached=False, notes=_notes(sources, models))
+    notes = _notes(sources, models)
+    if precision.name in COSTED and manifest.target.precision_cost is None:
+        notes = (*notes, f"onnxruntime is not installed: what {precision.name} costs was not measured.")
+    return BuildResult(manifest, cached=False, notes=notes)
 
 
 def _open_sources(request: BuildRequest) -> dict[str, Checkpoint]:
@@ -233,7 +234,7 @@ def _write_parts(
         report("text encoder")
         path = folder / "text_encoder.onnx"
         parts["text_encoder"] = write_text_encoder(path, models.text_encoder, target.shape.zero_rows)
-    if precision.name in COSTED:
+    if precision.name in COSTED and _has_onnxruntime():
         report("precision")
         parts["target"] = _with_cost(folder, parts["target"], models)
     if models.draft is not None:
@@ -250,6 +251,15 @@ def _write_parts(
         rows = models.tokenizer.tensor("quantize.embedding.weight")
         parts["neighbors"] = write_neighbors(folder / "neighbors.npy", rows, request.neighbors)
     return parts
+
+
+def _has_onnxruntime() -> bool:
+    """Those who build plans for a GPU may do without it."""
+    try:
+        require_onnxruntime("ort-cpu")
+    except BackendError:
+        return False
+    return True
 
 
 def _with_cost(folder: Path, spec: TransformerSpec, models: _Models) -> TransformerSpec:
