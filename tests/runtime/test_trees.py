@@ -30,7 +30,7 @@ Distribution = NDArray[np.float64]
 
 @pytest.mark.parametrize("name", TREES)
 def test_the_references_trees(name: str) -> None:
-    reference = json.loads((golden_folder("lantern_llamagen") / "trees" / f"{name}.json").read_text())
+    reference = json.loads((golden_folder("lantern_llamagen", "trees") / "trees" / f"{name}.json").read_text())
     tree, verify = TREES[name], reference["verify"]
     assert Tree.from_paths(reference["choices"]) == tree
     assert Tree.from_paths(reference["choices"][::-1]) == tree
