@@ -5,7 +5,7 @@ BUNDLE := bundles/demo
 # Versions of one package overwrite each other: every one has a folder of its own.
 BINDINGS := build/tensorrt_bindings
 
-.PHONY: demo test lint typecheck results clean
+.PHONY: demo test lint typecheck results bench clean
 
 demo: .venv-demo/ready
 	.venv-demo/bin/coolsd-trt build --target $(DEMO)/target --draft $(DEMO)/draft \
@@ -30,6 +30,18 @@ typecheck: .venv/ready
 results: .venv/ready
 	.venv/bin/python -m coolsd_trt.tools.bench rules $(BUNDLE) --cfg 3 --json docs/results/rules.json
 	.venv/bin/coolsd-trt calibrate $(BUNDLE) --drift-budget 0.05 --dry-run --json docs/results/calibration.json
+
+# Every benchmark on a quiet machine, about a quarter of an hour: docs/results/ and the page made from it.
+RESULTS := docs/results
+BENCH   := .venv/bin/python -m coolsd_trt.tools.bench
+bench: .venv/ready
+	$(BENCH) step --json $(RESULTS)/step.json
+	$(BENCH) tokens --json $(RESULTS)/tokens.json
+	$(BENCH) host --json $(RESULTS)/host.json
+	$(BENCH) memory --demo $(BUNDLE) --json $(RESULTS)/memory.json
+	$(BENCH) startup $(BUNDLE) --json $(RESULTS)/startup.json
+	$(BENCH) rules $(BUNDLE) --cfg 3 --json $(RESULTS)/rules.json
+	$(BENCH) tables $(RESULTS) --out docs/benchmarks.md
 
 .venv-demo/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-demo

@@ -50,6 +50,7 @@ class Bundle:
             hidden_size=m.target.hidden_size,
             prefix_length=m.prefix_length,
             grid=m.grid,
+            image_size=m.image_decoder.image_size,
             max_draft_length=m.max_draft_length,
             condition=m.condition,
             sampling=m.sampling,

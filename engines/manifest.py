@@ -73,9 +73,13 @@ class PrecisionCost(_Part):
 
 class TransformerSpec(GraphSpec):
     """A target or draft graph, with the sizes its caches are allocated from. precision_cost: against fp32, for
-    targets of another precision that the CPU can run."""
+    targets of another precision that the CPU can run. gqa: the same graph with onnxruntime's fastest attention, where
+    that can serve it. chains: by L - 1, a draft's whole chain of L tokens in one graph, for onnxruntime, too. Both read
+    the data file of `files`."""
 
     lowering: LoweringName
+    gqa: FileRecord | None = None
+    chains: tuple[FileRecord, ...] = ()
     layers: int = Field(ge=1)
     kv_heads: int = Field(ge=1)
     head_dim: int = Field(ge=2)
@@ -192,6 +196,10 @@ class Manifest(_Part):
     def files(self) -> list[FileRecord]:
         """All files the bundle must have beside the manifest; plans are checked by those who use them."""
         records = [record for part in self.parts().values() for record in part.files]
+        for part in (self.target, self.draft):
+            if part is not None:
+                records += [part.gqa] if part.gqa else []
+                records += part.chains
         if self.text_encoder:
             records.append(self.text_encoder.tokenizer)
         return [*records, self.neighbors] if self.neighbors else records

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..runtime.errors import BackendError
 from ..runtime.protocols import StepOutput
+from ..runtime.spans import span
 from .backends import onnxruntime_has_tensor_scatter
 from .manifest import TransformerSpec
 
@@ -82,19 +84,37 @@ def open_session(
     return session
 
 
+@functools.cache
+def runs_gqa() -> bool:
+    """Whether the installed onnxruntime's GroupQueryAttention takes rows of different lengths."""
+    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+
+    return any(
+        schema.name == "GroupQueryAttention" and any(value.name == "query_seqlens" for value in schema.inputs)
+        for schema in get_all_operator_schema()
+    )
+
+
 @dataclass
-class _Bound:
+class Bound:
     """Host buffers of one step shape, and the I/O binding that points at them."""
 
     inputs: dict[str, NDArray[Any]]
-    outputs: dict[str, NDArray[np.float32]]
+    outputs: dict[str, NDArray[Any]]
     binding: Any
+
+    def bind_buffers(self) -> None:
+        """Point the binding at all buffers."""
+        for bind, arrays in ((self.binding.bind_input, self.inputs), (self.binding.bind_output, self.outputs)):
+            for name, array in arrays.items():
+                bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
 
 class OrtTransformer:
     """A target or draft graph with static caches [rows, kv_heads, cache_length, head_dim] in the graph's precision.
 
-    Buffers and bindings are made once per (rows, S) and reused; a step allocates nothing.
+    Buffers and bindings are made once per (rows, S) and reused; a step allocates nothing. lazy: open the session with
+    the first step.
     """
 
     cache_device = "cpu"
@@ -106,15 +126,27 @@ class OrtTransformer:
         threads: int | None = None,
         low_memory: bool = False,
         placement: Placement = ON_CPU,
+        lazy: bool = False,
     ) -> None:
         _check_graph(path, spec)
-        wide_sums = spec.quantisation == "dynamic" and not _has_vnni()
-        self._session = open_session(path, threads, placement, low_memory, wide_sums)
-        self._spec = spec
+        self._path, self._spec = path, spec
+        self._open_session = functools.partial(
+            open_session,
+            threads=threads,
+            placement=placement,
+            low_memory=low_memory,
+            wide_sums=spec.quantisation == "dynamic" and not _has_vnni(),
+        )
+        self._session: Any = None if lazy else self._open_session(path)
         self._takes_features = any(tensor.name == "features" for tensor in spec.inputs)
         self._caches: dict[str, Any] = {}
         self._cache_shape: tuple[int, int, int, int] = (0, 0, 0, 0)
-        self._bound: dict[tuple[int, int], _Bound] = {}
+        self._bound: dict[tuple[int, int], Bound] = {}
+
+    @property
+    def graph(self) -> str:
+        """The file it runs: of a bundle's graphs for one part, the one that suits this machine."""
+        return self._path.name
 
     @property
     def cache_length(self) -> int:
@@ -140,14 +172,16 @@ class OrtTransformer:
     ) -> StepOutput:
         rows, length = input_ids.shape
         bound = self._bound.get((rows, length)) or self._bind(rows, length)
-        bound.inputs["input_ids"][...] = input_ids
-        bound.inputs["position_ids"][...] = position_ids
-        bound.inputs["mask"][...] = mask
-        bound.inputs["write_indices"][...] = write_indices
-        if features is not None:
-            bound.inputs["features"][...] = features
+        with span("copies"):
+            bound.inputs["input_ids"][...] = input_ids
+            bound.inputs["position_ids"][...] = position_ids
+            bound.inputs["mask"][...] = mask
+            bound.inputs["write_indices"][...] = write_indices
+            if features is not None:
+                bound.inputs["features"][...] = features
         try:
-            self._session.run_with_iobinding(bound.binding)
+            with span("engine"):
+                self._session.run_with_iobinding(bound.binding)
         except Exception as error:  # onnxruntime raises bare pybind exceptions
             raise BackendError(f"onnxruntime failed in a step of {rows} rows x {length} tokens: {error}") from None
         return StepOutput(bound.outputs["logits"], bound.outputs["hidden"])
@@ -177,7 +211,9 @@ class OrtTransformer:
         self._caches.clear()
         self._cache_shape = (0, 0, 0, 0)
 
-    def _bind(self, rows: int, length: int) -> _Bound:
+    def _bind(self, rows: int, length: int) -> Bound:
+        if self._session is None:
+            self._session = self._open_session(self._path)
         spec = self._spec
         inputs: dict[str, NDArray[Any]] = {
             "input_ids": np.zeros((rows, length), dtype=np.int64),
@@ -191,17 +227,21 @@ class OrtTransformer:
             "logits": np.zeros((rows, length, spec.vocab_size), dtype=np.float32),
             "hidden": np.zeros((rows, length, spec.hidden_size), dtype=np.float32),
         }
-        binding = self._session.io_binding()
-        for name, array in inputs.items():
-            binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        for name, array in outputs.items():
-            binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        bound = Bound(inputs, outputs, self._session.io_binding())
+        bound.bind_buffers()
+        self._bind_caches(bound.binding, rows, [""])
+        return self._bound.setdefault((rows, length), bound)
+
+    def _bind_caches(self, binding: Any, rows: int, stages: Sequence[str]) -> None:
+        """Bind every cache as past and as the present of all stages, whose names are suffixes.
+
+        The first `rows` rows are contiguous, so a smaller batch is the same pointer with a smaller shape.
+        """
         for name, cache in self._caches.items():
-            # The first `rows` rows are contiguous, so a smaller batch is the same pointer with a smaller shape.
-            place = (self.cache_device, 0, np.dtype(spec.cache_dtype).type, (rows, *self._cache_shape[1:]))
+            place = (self.cache_device, 0, np.dtype(self._spec.cache_dtype).type, (rows, *self._cache_shape[1:]))
             binding.bind_input(f"past_{name}", *place, self._address(cache))
-            binding.bind_output(f"present_{name}", *place, self._address(cache))
-        return self._bound.setdefault((rows, length), _Bound(inputs, outputs, binding))
+            for stage in stages:
+                binding.bind_output(f"present_{name}{stage}", *place, self._address(cache))
 
 
 def _check_graph(path: Path, spec: TransformerSpec) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from ..runtime.condition import CaptionCondition
 from .bundle import Bundle
 from .manifest import GraphSpec, TextEncoderSpec, TransformerSpec
-from .ort import OrtCaptionProjection, OrtImageDecoder, OrtImageEncoder, OrtTransformer
+from .ort import OrtCaptionProjection, OrtImageDecoder, OrtImageEncoder, OrtTransformer, runs_gqa
+from .ort_draft import OrtDraft
 from .text import OrtTextEncoder
 
 
@@ -15,7 +17,20 @@ class OrtOpener:
         self._bundle, self._threads = bundle, threads
 
     def transformer(self, part: str, spec: TransformerSpec) -> OrtTransformer:
-        return OrtTransformer(self._bundle.file(spec.files[0]), spec, self._threads)
+        graph = spec.files[0]
+        if spec.gqa is not None and runs_gqa() and not (part == "target" and self._sees_ahead):
+            graph = spec.gqa
+        path = self._bundle.file(graph)
+        # Chains attend as the best of the draft's own graphs does.
+        if spec.chains and (spec.gqa is None or runs_gqa()):
+            return OrtDraft(path, spec, [self._bundle.file(chain) for chain in spec.chains], self._threads)
+        return OrtTransformer(path, spec, self._threads)
+
+    @property
+    def _sees_ahead(self) -> bool:
+        """Whether a condition's tokens attend to later ones, which the gqa graphs can't."""
+        condition = self._bundle.manifest.condition
+        return isinstance(condition, CaptionCondition) and condition.padded_rows == "caption"
 
     def image_decoder(self, spec: GraphSpec) -> OrtImageDecoder:
         return OrtImageDecoder(self._bundle.file(spec.files[0]), self._threads)

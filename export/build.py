@@ -21,11 +21,12 @@ from .cache_key import build_key, up_to_date
 from .checkpoint import Checkpoint, listed
 from .eagle import EagleDraft
 from .graph.caption_projection import write_caption_projection
+from .graph.draft import write_draft
 from .graph.image_decoder import write_image_decoder
 from .graph.image_encoder import write_image_encoder
 from .graph.precision import Precision
 from .graph.text_encoder import write_text_encoder
-from .graph.transformer import write_draft, write_target
+from .graph.transformer import write_target
 from .llamagen import SAMPLING, LlamaGenTarget
 from .locate import open_checkpoint, read_json
 from .neighbors import DEFAULT_COLUMNS, write_neighbors

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Protocol
 
 from .drift import acceptance_probability, position_drift
+from .law import Law
 from .resampling import residual_distribution
-
-Distribution = NDArray[np.floating[Any]]
 
 
 class Acceptance(Protocol):
@@ -26,19 +22,22 @@ class Acceptance(Protocol):
     def lossy(self) -> bool:
         """True when the emitted law can differ from p."""
 
-    def weight(self, p: Distribution, token: int) -> float:
-        """a(token), >= 0. p: [V]."""
+    def weight(self, p: Law, token: int) -> float:
+        """a(token), >= 0."""
 
-    def measure(self, p: Distribution, q: Distribution) -> tuple[float, float]:
-        """beta, and the total variation of the emitted law from p (NaN where a rule can't tell). p, q: [V]."""
+    def measure(self, p: Law, q: Law) -> tuple[float, float]:
+        """beta, and the total variation of the emitted law from p (NaN where a rule can't tell)."""
 
-    def residual(self, p: Distribution, q: Distribution, rejected: int) -> NDArray[np.float64]:
-        """The law [V] of what is emitted, or tested next, after `rejected` fell."""
+    def residual(self, p: Law, q: Law, rejected: int) -> Law:
+        """The law of what is emitted, or tested next, after `rejected` fell."""
 
 
 @dataclass(frozen=True)
 class Relaxation:
-    """`a = omega p`: COOL-SD (arXiv 2601.09212); omega = 1 is speculative sampling (arXiv 2211.17192)."""
+    """`a = omega p`: COOL-SD (arXiv 2601.09212); omega = 1 is speculative sampling (arXiv 2211.17192).
+
+    Where p is zero so are the accepted mass and the residual: both are computed on p's survivors alone.
+    """
 
     omega: float
 
@@ -46,11 +45,12 @@ class Relaxation:
     def lossy(self) -> bool:
         return self.omega > 1
 
-    def weight(self, p: Distribution, token: int) -> float:
-        return float(self.omega * p[token])
+    def weight(self, p: Law, token: int) -> float:
+        return self.omega * p[token]
 
-    def measure(self, p: Distribution, q: Distribution) -> tuple[float, float]:
-        return acceptance_probability(p, q, self.omega), position_drift(p, q, self.omega)
+    def measure(self, p: Law, q: Law) -> tuple[float, float]:
+        q_mass = q.at(p.tokens)
+        return acceptance_probability(p.mass, q_mass, self.omega), position_drift(p.mass, q_mass, self.omega)
 
-    def residual(self, p: Distribution, q: Distribution, rejected: int) -> NDArray[np.float64]:
-        return residual_distribution(p, q, self.omega)
+    def residual(self, p: Law, q: Law, rejected: int) -> Law:
+        return Law(p.tokens, residual_distribution(p.mass, q.at(p.tokens), self.omega), p.size)

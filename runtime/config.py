@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -47,6 +48,11 @@ class SamplingConfig(_Settings):
     def guided(self) -> bool:
         return self.cfg_scale > 1
 
+    @property
+    def last_guided(self) -> float:
+        """The last image token (0 = the first) that guidance applies to."""
+        return math.inf if self.cfg_interval < 0 else self.cfg_interval + 1
+
 
 class SpeculativeConfig(_Settings):
     """How many tokens are drafted and how they are accepted.
@@ -58,7 +64,8 @@ class SpeculativeConfig(_Settings):
     `lantern.NeighborAcceptance`. resampling: what replaces a rejected token, the "optimal" residual or the "native" one
     of the rule's authors. draft_length: L, drafted tokens per target pass. tree: None drafts a chain; a name in
     `trees.TREES` or a list of paths (see `Tree.from_paths`) drafts that tree, whose depth is L then; "dynamic" drafts
-    the L levels that the draft finds most likely (EAGLE-2).
+    L levels of what the draft finds most likely (EAGLE-2): it grows the tree_branches likeliest nodes of each level by
+    as many tokens each, and keeps the tree_nodes likeliest of all.
     """
 
     rule: str = "cool"
@@ -71,6 +78,8 @@ class SpeculativeConfig(_Settings):
     resampling: Literal["optimal", "native"] = "optimal"
     draft_length: int = Field(default=5, ge=1)
     tree: str | tuple[tuple[int, ...], ...] | None = None
+    tree_nodes: int = Field(default=58, ge=1)
+    tree_branches: int = Field(default=10, ge=1)
 
     @property
     def static_tree(self) -> Tree | None:
@@ -104,6 +113,15 @@ class SpeculativeConfig(_Settings):
             return tree
         Tree.from_paths(tree)
         return tuple(map(tuple, tree))
+
+    @model_validator(mode="after")
+    def _nodes_for_every_level(self) -> SpeculativeConfig:
+        if self.tree == DYNAMIC and self.tree_nodes < self.draft_length:
+            raise InputError(
+                f"tree_nodes = {self.tree_nodes}: too few for the {self.draft_length} levels of draft_length. "
+                f"Use at least {self.draft_length}, or a smaller draft_length."
+            )
+        return self
 
     @model_validator(mode="after")
     def _resampling_of_the_rule(self) -> SpeculativeConfig:

@@ -1,22 +1,26 @@
-"""Drafting with an EAGLE-1 draft: one catch-up pass over what was just emitted, then one pass per level of a tree."""
+"""Drafting with an EAGLE-1 draft: one catch-up pass over what was just emitted, then one pass per level of a tree; or
+all of a chain in one call, where the engine can."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .config import SamplingConfig
+from .errors import BackendError
+from .law import Law
 from .proposal import NOTHING, Proposal
-from .protocols import CachedTransformer
-from .sampling import UniformSource, draw_distinct
+from .protocols import CachedTransformer, ChainDraft, ChainInput
+from .sampling import UniformSource
 from .sequence import Batch
-from .stepping import chain_step, guided, tree_step
+from .stepping import chain_step, guided, guides, tree_step
 from .tree import Tree
-from .warping import warp
+from .warping import NOT_FINITE, Warper
 
 
 class Drafter(Protocol):
@@ -32,7 +36,7 @@ class Drafter(Protocol):
 
     @property
     def size(self) -> int:
-        """The most nodes of a proposal, the pending token included."""
+        """The most nodes that target or draft see in a round, the pending token included."""
 
     def propose(self, batch: Batch, limits: Sequence[int]) -> list[Proposal]:
         """One proposal per image, all of one size; nothing deeper than `limits[i]` need be in image i's."""
@@ -58,6 +62,10 @@ class StaticDrafter:
     tree: Tree
     sampling: SamplingConfig
 
+    @cached_property
+    def _warp(self) -> Warper:
+        return Warper(self.sampling)
+
     @property
     def depth(self) -> int:
         return self.tree.depth
@@ -75,10 +83,10 @@ class StaticDrafter:
         parents: list[int] = [0]
         drafted: list[int] = []  # nodes in the draft's cache
         for depth in range(tree.depth):
-            scores = guided(logits, self.sampling, (batch.emitted + depth)[:, None])
             for i, sequence in enumerate(batch.sequences):
                 if depth < limits[i]:
-                    self._offer(proposals[i], parents, scores[i], sequence.rng)
+                    index = sequence.emitted + depth
+                    self._offer(proposals[i], parents, logits[batch.rows(i)], index, sequence.rng)
             level = [child for node in parents for child in tree.children[node] if tree.children[child]]
             if not level:
                 break
@@ -91,17 +99,71 @@ class StaticDrafter:
             logits, features, parents = out.logits, out.hidden, level
         return proposals
 
-    def _offer(self, proposal: Proposal, parents: list[int], logits: NDArray[np.float32], rng: UniformSource) -> None:
-        """Choose the children of one level's nodes. logits: [nodes, V]."""
-        for node, row in zip(parents, logits, strict=True):
+    def _offer(
+        self, proposal: Proposal, parents: list[int], logits: NDArray[np.float32], index: int, rng: UniformSource
+    ) -> None:
+        """Choose the children of one level's nodes, image tokens number `index`. logits: [branches, nodes, V]."""
+        for column, node in enumerate(parents):
             count = len(proposal.tree.children[node])
             if proposal.tokens[node] == NOTHING:
                 continue
             if self.sampling.greedy:
-                proposal.offer(node, best(row, count), None)
+                scores = guided(logits[:, column], self.sampling, index)[0]
+                proposal.offer(node, best(scores, count), None)
             else:
-                q = warp(row, self.sampling)
-                proposal.offer(node, draw_distinct(q, count, rng), q)
+                q = self._warp(logits[:, column], index)
+                proposal.offer(node, q.draw_distinct(count, rng), q)
+
+
+@dataclass(frozen=True)
+class FusedDrafter:
+    """`StaticDrafter` for a chain, in one engine call: the same tokens for the same uniforms, but for a uniform that
+    lies within rounding of an edge."""
+
+    draft: ChainDraft
+    depth: int
+    sampling: SamplingConfig
+
+    @property
+    def size(self) -> int:
+        return self.depth + 1
+
+    def propose(self, batch: Batch, limits: Sequence[int]) -> list[Proposal]:
+        tree = Tree.chain(max(limits))
+        proposals = [Proposal.empty(tree, sequence.pending) for sequence in batch.sequences]
+        if not tree.depth:
+            return proposals
+        uniforms = np.zeros((self.depth, len(batch)))
+        if not self.sampling.greedy:
+            for i, sequence in enumerate(batch.sequences):
+                uniforms[: limits[i], i] = [sequence.rng.random() for _ in range(limits[i])]
+        ids, counts = _catch_up_ids(batch)
+        start, features = batch.cached - counts, batch.features[:, : ids.shape[1]]
+        guided = guides(self.sampling, batch.emitted + np.arange(self.depth)[:, None])
+        out = self.draft.chain(ChainInput(ids, features, start, counts, uniforms, guided, self.sampling))
+        for i, proposal in enumerate(proposals):
+            for depth in range(limits[i]):
+                self._offer(proposal, depth, int(out.tokens[depth, i]), out.q[depth, i])
+        return proposals
+
+    def _offer(self, proposal: Proposal, node: int, token: int, q: NDArray[np.float64]) -> None:
+        if not q[token] > 0:
+            raise BackendError(NOT_FINITE)
+        if self.sampling.greedy:
+            proposal.offer(node, [token], None)
+        else:
+            # The engine's next chain overwrites q.
+            law = Law.of_dense(q) if self.sampling.top_k else Law(np.arange(len(q)), q.copy(), len(q))
+            proposal.offer(node, [token], law)
+
+
+def static_drafter(draft: CachedTransformer, tree: Tree, sampling: SamplingConfig) -> Drafter:
+    """The drafter of a tree: fused where it is a chain that the engine can run whole. Top-p, which would need a sort of
+    the vocabulary for every token of a fused chain, is drafted stepwise."""
+    is_chain = tree == Tree.chain(tree.depth)
+    if is_chain and sampling.top_p == 1 and isinstance(draft, ChainDraft) and tree.depth <= draft.longest_chain:
+        return FusedDrafter(draft, tree.depth, sampling)
+    return StaticDrafter(draft, tree, sampling)
 
 
 def catch_up(draft: CachedTransformer, batch: Batch) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -12,7 +12,7 @@ Distribution = NDArray[np.floating[Any]]
 
 def acceptance_probability(p: Distribution, q: Distribution, omega: float = 1.0) -> float:
     """`beta(omega) = sum_x min(q, omega p)`: the chance that a token drafted from q is accepted. p, q: [V]."""
-    return float(min(1.0, np.minimum(q, omega * p).sum(dtype=np.float64)))
+    return float(np.minimum(1.0, np.minimum(q, omega * p).sum(dtype=np.float64)))
 
 
 def position_drift(p: Distribution, q: Distribution, omega: float = 1.0) -> float:
@@ -22,4 +22,4 @@ def position_drift(p: Distribution, q: Distribution, omega: float = 1.0) -> floa
     """
     if omega <= 1:
         return 0.0
-    return max(0.0, acceptance_probability(p, q, omega) - acceptance_probability(p, q, 1.0))
+    return float(np.maximum(0.0, acceptance_probability(p, q, omega) - acceptance_probability(p, q, 1.0)))

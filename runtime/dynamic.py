@@ -30,12 +30,12 @@ class DynamicDrafter:
     draft: CachedTransformer
     depth: int
     sampling: SamplingConfig
-    branches: int = 10
-    nodes: int = 58
+    branches: int
+    nodes: int
 
     @property
     def size(self) -> int:
-        return self.nodes + 1
+        return max(self.nodes, (self.depth - 1) * self.branches) + 1
 
     def propose(self, batch: Batch, limits: Sequence[int]) -> list[Proposal]:
         growths = [_Growth(sequence.pending, self.branches) for sequence in batch.sequences]
@@ -47,7 +47,10 @@ class DynamicDrafter:
                 scores = guided(logits, self.sampling, (batch.emitted + depth)[:, None])
                 for growth, rows in zip(growths, scores, strict=True):
                     growth.expand(self._law(rows))
-        return [growth.pruned(self.nodes) for growth in growths]
+        # An image close to its end has no use for deeper levels, and must not see that others had.
+        kept = [growth.likeliest(self.nodes, limit) for growth, limit in zip(growths, limits, strict=True)]
+        size = max(map(len, kept))
+        return [growth.proposal(nodes, size) for growth, nodes in zip(growths, kept, strict=True)]
 
     def _step(
         self, batch: Batch, growths: list[_Growth], depth: int, features: NDArray[np.float32]
@@ -76,6 +79,7 @@ class _Growth:
         self.branches = branches
         self.tokens = [pending]
         self.parents = [-1]
+        self.depths = [0]
         self.scores = [0.0]
         self.frontier = [0]
         self.columns = [0]
@@ -89,6 +93,7 @@ class _Growth:
             for token in best(row, self.branches):
                 self.tokens.append(token)
                 self.parents.append(node)
+                self.depths.append(self.depths[node] + 1)
                 self.scores.append(self.scores[node] + (math.log(row[token]) if row[token] > 0 else -math.inf))
                 column_of.append(column)
         chosen = best(np.array(self.scores[first:]), self.branches)
@@ -97,13 +102,16 @@ class _Growth:
         own = np.eye(len(chosen), dtype=bool)
         self.lineage = np.concatenate([self.lineage[self.columns], own], axis=1)
 
-    def pruned(self, nodes: int) -> Proposal:
-        """The likeliest nodes as a proposal, numbered in the order they were seen. A parent is never less likely than
-        its child and was seen before it, so it is among them. Impossible nodes become empty children of the root."""
-        seen = sorted(best(np.array(self.scores), nodes + 1))
-        kept = [node for node in seen if self.scores[node] > -math.inf]
+    def likeliest(self, nodes: int, depth: int) -> list[int]:
+        """The likeliest nodes that are no deeper than `depth`, and the root, in the order they were seen. A parent is
+        never less likely than its child and was seen before it, so it is among them."""
+        scores = np.where(np.array(self.depths) <= depth, self.scores, -math.inf)
+        return [node for node in sorted(best(scores, nodes + 1)) if scores[node] > -math.inf]
+
+    def proposal(self, kept: list[int], size: int) -> Proposal:
+        """Some of the nodes as a proposal, filled up to `size` with empty children of the root."""
         number = {node: i for i, node in enumerate(kept)}
         parents = [number[self.parents[node]] for node in kept[1:]]
-        empty = len(seen) - len(kept)
+        empty = size - len(kept)
         tokens = np.array([self.tokens[node] for node in kept] + [NOTHING] * empty, dtype=np.int64)
         return Proposal(Tree((-1, *parents, *[0] * empty)), tokens)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .drift import acceptance_probability
+from .law import Law
 from .resampling import residual_distribution
 
 Distribution = NDArray[np.floating[Any]]
@@ -43,12 +44,16 @@ class NeighborAcceptance:
     def lossy(self) -> bool:
         return self.k > 0 and (self.native or self.delta > 0 or self.excess > 0)
 
-    def weight(self, p: Distribution, token: int) -> float:
-        if p[token] == 0 and not self.beyond_support:
+    def weight(self, p: Law, token: int) -> float:
+        own = p[token]
+        if own == 0 and not self.beyond_support:
             return 0.0
-        return float(p[token] + self._borrowed(p, np.array([token]))[0][0])
+        return own + float(self._borrowed(p.dense(), np.array([token]))[0][0])
 
-    def measure(self, p: Distribution, q: Distribution) -> tuple[float, float]:
+    def measure(self, p: Law, q: Law) -> tuple[float, float]:
+        return self._measure(p.dense(), q.dense())
+
+    def _measure(self, p: Distribution, q: Distribution) -> tuple[float, float]:
         beta, drift = acceptance_probability(p, q), 0.0
         if self.lossy:
             relaxed = np.flatnonzero((q > p) & ((p > 0) | self.beyond_support))
@@ -56,8 +61,12 @@ class NeighborAcceptance:
                 drift += float(np.minimum(q[block] - p[block], self._borrowed(p, block)[0]).sum())
         return min(1.0, beta + drift), float("nan") if self.lossy and self.native else drift
 
-    def residual(self, p: Distribution, q: Distribution, rejected: int) -> NDArray[np.float64]:
-        return self._native_residual(p, q, rejected) if self.native else residual_distribution(p, q)
+    def residual(self, p: Law, q: Law, rejected: int) -> Law:
+        residual = self._native_residual if self.native else self._optimal_residual
+        return Law.of_dense(residual(p.dense(), q.dense(), rejected))
+
+    def _optimal_residual(self, p: Distribution, q: Distribution, rejected: int) -> NDArray[np.float64]:
+        return residual_distribution(p, q)
 
     def _native_residual(self, p: Distribution, q: Distribution, rejected: int) -> NDArray[np.float64]:
         """`Norm([p - q]_+)` with q zeroed at the k + 1 codes nearest to `rejected` (k + 1 is the released code's, not

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -15,16 +17,18 @@ from numpy.typing import NDArray
 from .acceptance import Acceptance, Relaxation
 from .condition import CaptionCondition, CaptionProjection, ClassCondition, Prompt, caption_prompts, class_prompts
 from .config import DYNAMIC, SamplingConfig, SpeculativeConfig
-from .drafting import Drafter, NoDraft, StaticDrafter
+from .drafting import Drafter, NoDraft, static_drafter
 from .dynamic import DynamicDrafter
 from .errors import Cancelled, InputError
 from .images import from_uint8, to_uint8
+from .integers import integer, integers
 from .protocols import Engines, ModelInfo
 from .result import GenerationResult
 from .round import SpeculativeDecoder
 from .rules import get_rule
 from .sampling import image_generator
 from .sequence import Batch, ImageSequence
+from .spans import span
 from .stats import Progress
 
 
@@ -35,10 +39,15 @@ class CancelEvent(Protocol):
 
 
 class Pipeline:
-    """A loaded bundle. Use it as a context manager, or call `close()`, to free the engines."""
+    """A loaded bundle. Use it as a context manager, or call `close()`, to free the engines.
+
+    Threads may share one: their calls run one after the other, because they share the engines' caches.
+    """
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
+        self._lock = threading.Lock()
+        self._closed = False
 
     @classmethod
     def load(
@@ -107,26 +116,33 @@ class Pipeline:
         """
         start = time.perf_counter()
         sampling = self._sampling(cfg_scale, cfg_interval, temperature, top_k, top_p, top_p_first)
-        speculative = speculative or self.info.speculative
-        _check_call(images_per_prompt=(images_per_prompt, 1), batch_size=(batch_size, 1))
-        _check_call(seed=(seed, 0), first_index=(first_index, 0))
+        speculative = self.info.speculative if speculative is None else speculative
+        if not isinstance(speculative, SpeculativeConfig):
+            raise InputError(f"speculative = {speculative!r}: it must be a SpeculativeConfig.")
+        images_per_prompt = integer("images_per_prompt", images_per_prompt, 1)
+        batch_size = integer("batch_size", batch_size, 1)
+        seed, first_index = integer("seed", seed, 0), integer("first_index", first_index, 0)
+        class_ids = integers("class_ids", class_ids)
         rules = self._acceptances(speculative, sampling)
         drafter = self._drafter(speculative, sampling)
-        prompts = self._prompts(class_ids, captions, caption_features, caption_mask)
-        sequences = [
-            ImageSequence(prompt, self.info.n_tokens, image_generator(seed, first_index + i), drafter.depth)
-            for i, prompt in enumerate(prompt for prompt in prompts for _ in range(images_per_prompt))
-        ]
-        decoder = SpeculativeDecoder(self._engines.target, drafter, sampling, rules)
-        report = _Reporter(sequences, progress, cancel, start)
-        for first in range(0, len(sequences), batch_size):
-            self._decode_tokens(decoder, sequences[first : first + batch_size], report)
+        with self._exclusive():
+            prompts = self._prompts(class_ids, captions, caption_features, caption_mask)
+            sequences = [
+                ImageSequence(prompt, self.info.n_tokens, image_generator(seed, first_index + i), drafter.depth)
+                for i, prompt in enumerate(prompt for prompt in prompts for _ in range(images_per_prompt))
+            ]
+            decoder = SpeculativeDecoder(self._engines.target, drafter, sampling, rules)
+            report = _Reporter(sequences, progress, cancel, start)
+            for first in range(0, len(sequences), batch_size):
+                self._decode_tokens(decoder, sequences[first : first + batch_size], report)
+            images = [self._decode_pixels(decoder, sequence) for sequence in sequences]
         return GenerationResult(
-            images=[self._decode_pixels(decoder, sequence) for sequence in sequences],
+            images=images,
             tokens=np.stack([sequence.tokens for sequence in sequences]),
             stats=[sequence.stats for sequence in sequences],
             parameters=self._parameters(sequences, seed, first_index, sampling, speculative),
             lossy=any(rule.lossy for rule in rules),
+            images_per_pass=decoder.clock.images_per_pass,
             seconds=time.perf_counter() - start,
         )
 
@@ -138,17 +154,28 @@ class Pipeline:
         encoder = self._engines.image_encoder
         if encoder is None:
             raise InputError("this bundle has no image encoder. Build it again with --image-encoder.")
-        tokens = encoder.encode(from_uint8(images))
-        if tokens.shape[1] != self.info.n_tokens:
+        images, size = np.asarray(images), (*self.info.image_size, 3)
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != size:
             raise InputError(
-                f"pictures of {images.shape[2]}x{images.shape[1]} pixels make {tokens.shape[1]} tokens. "
-                f"Expected the {self.info.n_tokens} of this model: resize them to what it generates."
+                f"images are {images.dtype} {list(images.shape)}. Expected uint8 [N, {', '.join(map(str, size))}]: "
+                "resize them to what the model generates."
             )
-        return tokens
+        with self._exclusive():
+            return encoder.encode(from_uint8(images))
 
     def close(self) -> None:
         """Free the engines; calling it twice is fine."""
-        self._engines.close()
+        with self._lock:
+            self._closed = True
+            self._engines.close()
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """The engines, for one call at a time."""
+        with self._lock:
+            if self._closed:
+                raise InputError("this pipeline is closed. Load the bundle again.")
+            yield
 
     def __enter__(self) -> Pipeline:
         return self
@@ -181,12 +208,14 @@ class Pipeline:
             if engine is not None:
                 engine.allocate(len(batch) * branches, cache_length)
         report.check_cancel()
-        decoder.prefill(batch)
-        decoder.retire(batch)
+        with span("prefill", len(batch)):
+            decoder.prefill(batch)
+            decoder.retire(batch)
         while len(batch):
             report.check_cancel()
-            decoder.round(batch)
-            decoder.retire(batch)
+            with span("round", len(batch)):
+                decoder.round(batch)
+                decoder.retire(batch)
             report.send()
 
     def _prompts(
@@ -256,15 +285,9 @@ class Pipeline:
             )
         tree = speculative.static_tree
         if tree is None:
-            return DynamicDrafter(self._engines.draft, depth, sampling)
-        return StaticDrafter(self._engines.draft, tree, sampling)
-
-
-def _check_call(**least: tuple[int, int]) -> None:
-    """Every option is (value, minimum)."""
-    for name, (value, minimum) in least.items():
-        if value < minimum:
-            raise InputError(f"{name} = {value}: it must be at least {minimum}.")
+            nodes, branches = speculative.tree_nodes, speculative.tree_branches
+            return DynamicDrafter(self._engines.draft, depth, sampling, branches, nodes)
+        return static_drafter(self._engines.draft, tree, sampling)
 
 
 class _Reporter:

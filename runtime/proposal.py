@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .law import Law
 from .tree import Tree
 
-Distribution = NDArray[np.floating[Any]]
 NOTHING = -1
 
 
@@ -19,13 +18,13 @@ NOTHING = -1
 class Proposal:
     """Tokens on a tree. tokens: [tree.size], the pending token first; NOTHING where the draft had no token to offer.
 
-    q: by node, the law [V] its children were drawn from, without replacement. The children of a node that q lacks were
+    q: by node, the law its children were drawn from, without replacement. The children of a node that q lacks were
     not drawn but chosen: each is verified as drawn from the law that holds nothing else.
     """
 
     tree: Tree
     tokens: NDArray[np.int64]
-    q: dict[int, Distribution] = field(default_factory=dict)
+    q: dict[int, Law] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, tree: Tree, pending: int) -> Proposal:
@@ -34,7 +33,7 @@ class Proposal:
         tokens[0] = pending
         return cls(tree, tokens)
 
-    def offer(self, node: int, tokens: Sequence[int], q: Distribution | None) -> None:
+    def offer(self, node: int, tokens: Sequence[int], q: Law | None) -> None:
         """Set the children of a node; the last ones stay empty when there are fewer tokens. q: None = chosen."""
         self.tokens[list(self.tree.children[node][: len(tokens)])] = tokens
         if q is not None:

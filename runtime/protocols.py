@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,8 @@ class ModelInfo:
     """The facts of a model pair that the host side needs.
 
     vocab_size: V. hidden_size: H. prefix_length: condition positions before the first image token. grid: (rows,
-    columns) of image tokens. max_draft_length: spare cache and RoPE positions past the image. condition: what
-    pictures are made from. sampling, speculative: the bundle's defaults.
+    columns) of image tokens. image_size: (height, width) of a picture in pixels. max_draft_length: spare cache and RoPE
+    positions past the image. condition: what pictures are made from. sampling, speculative: the bundle's defaults.
     """
 
     name: str
@@ -27,6 +27,7 @@ class ModelInfo:
     hidden_size: int
     prefix_length: int
     grid: tuple[int, int]
+    image_size: tuple[int, int]
     max_draft_length: int
     condition: Condition
     sampling: SamplingConfig
@@ -82,6 +83,44 @@ class CachedTransformer(Protocol):
 
     def compact(self, row: int, sources: NDArray[np.int64], destination: int) -> None:
         """Move a row's cache entries at positions `sources` to `destination`, `destination + 1`, ..."""
+
+
+@dataclass(frozen=True)
+class ChainInput:
+    """A chain of L tokens for each of N images on R rows (image i owns R / N of them, the conditional one first).
+
+    First comes the catch-up: input_ids [R, M] and features [R, M, H], of which row r has counts[r], padded at the end;
+    they continue a cache of lengths[r] positions. Then tokens are sampled: uniforms [L, N] float64, guided [L, N] bool,
+    whether guidance applies to that token; sampling, without top-p.
+    """
+
+    input_ids: NDArray[np.int64]
+    features: NDArray[np.float32]
+    lengths: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    uniforms: NDArray[np.float64]
+    guided: NDArray[np.bool_]
+    sampling: SamplingConfig
+
+
+@dataclass(frozen=True)
+class ChainOutput:
+    """tokens [L, N] int64; q [L, N, V] float64, the laws they were drawn from. Overwritten by the next chain."""
+
+    tokens: NDArray[np.int64]
+    q: NDArray[np.float64]
+
+
+@runtime_checkable
+class ChainDraft(CachedTransformer, Protocol):
+    """A draft that can also run a whole chain in one call, sampling on the way."""
+
+    @property
+    def longest_chain(self) -> int:
+        """The greatest L it can."""
+
+    def chain(self, chain: ChainInput) -> ChainOutput:
+        """Draft the chain. What it leaves in the cache behind lengths + counts is to be overwritten."""
 
 
 class ImageDecoder(Protocol):

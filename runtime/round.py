@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +11,15 @@ from numpy.typing import NDArray
 from .acceptance import Acceptance
 from .config import SamplingConfig
 from .drafting import Drafter
+from .law import Law
 from .proposal import Proposal
 from .protocols import CachedTransformer
-from .sampling import sample_token
-from .sequence import Batch
+from .sequence import Batch, ImageSequence
+from .spans import spanned
 from .stats import PhaseClock
-from .stepping import guided, prefill_step, tree_step
+from .stepping import prefill_step, tree_step
 from .verification import Verdict, judge
-from .warping import warp
+from .warping import Warper
 
 
 @dataclass
@@ -32,15 +32,18 @@ class SpeculativeDecoder:
     rules: Sequence[Acceptance]
     clock: PhaseClock = field(default_factory=PhaseClock)
 
+    def __post_init__(self) -> None:
+        self._warp = Warper(self.sampling)
+
     def prefill(self, batch: Batch) -> None:
         """Feed the conditions and emit every image's first token."""
         with self.clock.phase("target", batch.stats):
             out = prefill_step(self.target, [sequence.prompt for sequence in batch.sequences], batch.branches)
         with self.clock.phase("host", batch.stats):
             batch.features = out.hidden
-            p = warp(guided(out.logits[:, -1], self.sampling, 0), self.sampling)
             for i, sequence in enumerate(batch.sequences):
-                sequence.emit([sample_token(p[i], sequence.rng.random())])
+                p = self._warp(out.logits[batch.rows(i), -1], 0)
+                sequence.emit([p.sample(sequence.rng.random())])
 
     def round(self, batch: Batch) -> None:
         """One target pass: every image of the batch gains between 1 and L + 1 tokens."""
@@ -67,16 +70,27 @@ class SpeculativeDecoder:
 
         # accept x with min(1, a(x)/q(x)), COOL-SD: a = omega p; where all fall, draw from [p - min(q, a)]_+
         with self.clock.phase("host", batch.stats):
-            p = guided(out.logits, self.sampling, batch.emitted[:, None] + depths)
             verdicts = [
-                judge(proposal, partial(self._law, p[i]), self.rules[: limits[i]], batch.sequences[i].rng)
-                for i, proposal in enumerate(proposals)
+                self._judge(sequence, proposal, out.logits[batch.rows(i)], self.rules[: limits[i]])
+                for i, (sequence, proposal) in enumerate(zip(batch.sequences, proposals, strict=True))
             ]
             self._commit(batch, proposals, verdicts, out.hidden)
 
-    def _law(self, logits: NDArray[np.float32], node: int) -> NDArray[np.float64]:
-        return warp(logits[node], self.sampling)
+    def _judge(
+        self,
+        sequence: ImageSequence,
+        proposal: Proposal,
+        logits: NDArray[np.float32],
+        rules: Sequence[Acceptance],
+    ) -> Verdict:
+        """logits: [branches, nodes, V]. Only the nodes that the walk visits are warped."""
 
+        def p(node: int) -> Law:
+            return self._warp(logits[:, node], sequence.emitted + proposal.tree.depths[node])
+
+        return judge(proposal, p, rules, sequence.rng)
+
+    @spanned("commit")
     def _commit(
         self, batch: Batch, proposals: list[Proposal], verdicts: list[Verdict], hidden: NDArray[np.float32]
     ) -> None:
@@ -87,7 +101,7 @@ class SpeculativeDecoder:
         batch.features = hidden[np.arange(len(nodes))[:, None], nodes]
         for i, (sequence, path, verdict) in enumerate(zip(batch.sequences, paths, verdicts, strict=True)):
             if path != list(range(len(path))):  # a chain's path lies where it belongs
-                for row in range(i * batch.branches, (i + 1) * batch.branches):
+                for row in range(len(nodes))[batch.rows(i)]:
                     self.target.compact(row, sequence.cached + np.array(path), sequence.cached)
             sequence.stats.record(verdict)
             sequence.emit([*proposals[i].tokens[verdict.path].tolist(), verdict.next_token])

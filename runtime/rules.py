@@ -72,7 +72,7 @@ def _registry(rules: Iterable[Rule]) -> dict[str, Rule]:
     return {rule.name: rule for rule in rules}
 
 
-LENGTH = ("draft_length", "tree")
+LENGTH = ("draft_length", "tree", "tree_nodes", "tree_branches")
 LANTERN = (*LENGTH, "lantern_k", "resampling")
 RULES = _registry(
     (

@@ -1,4 +1,4 @@
-"""Drawing one token from a distribution with one uniform number."""
+"""Drawing tokens with uniform numbers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .spans import spanned
 
 
 class UniformSource(Protocol):
@@ -15,6 +17,7 @@ class UniformSource(Protocol):
         """The next number, uniform on [0, 1)."""
 
 
+@spanned("sample")
 def sample_token(p: NDArray[np.floating[Any]], u: float) -> int:
     """Inverse CDF: the first token (vocabulary order) whose cumulative mass exceeds `u * total`.
 
@@ -26,30 +29,6 @@ def sample_token(p: NDArray[np.floating[Any]], u: float) -> int:
     if token == len(cumulative):  # u * total rounded up to total
         token = int(np.flatnonzero(p)[-1])
     return token
-
-
-def draw_distinct(q: NDArray[np.floating[Any]], count: int, rng: UniformSource) -> list[int]:
-    """Draw without replacement, one uniform a token; fewer than `count` when q [V] has no more.
-
-    Each draw is from q without the tokens already drawn, renormalised.
-    """
-    tokens = [sample_token(q, rng.random())]
-    while len(tokens) < count:
-        q = without(q, tokens[-1])
-        if not q.any():
-            break
-        tokens.append(sample_token(q, rng.random()))
-    return tokens
-
-
-def without(q: NDArray[np.floating[Any]], token: int) -> NDArray[np.floating[Any]]:
-    """q [V] with one token's mass removed, renormalised; all zero when nothing is left."""
-    rest: NDArray[np.floating[Any]] = q.copy()
-    rest[token] = 0.0
-    mass = rest.sum()
-    if mass > 0:
-        rest /= mass
-    return rest
 
 
 def image_generator(seed: int, image_index: int) -> np.random.Generator:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import InputError
 
-def annealing_log_normaliser(draft_length: int, nu: float) -> float:
-    """`mu` of the paper's schedule: makes the *mean* of `exp(-nu*i - mu)` over i = 1..L equal 1.
+
+def annealing(draft_length: int, nu: float) -> NDArray[np.float64]:
+    """`exp(-nu*i - mu)` of the paper's schedule, with the mu that makes its *mean* over i = 1..L equal 1.
 
     That the normaliser is the mean (not the sum) is read from a secondary source; it lives only here.
     """
-    positions = np.arange(1, draft_length + 1)
-    return float(np.log(np.exp(-nu * positions).mean()))
+    # Counted from 0, so that the first does not underflow however steep it is.
+    weights = np.exp(-nu * np.arange(draft_length))
+    normalised: NDArray[np.float64] = weights / weights.mean()
+    return normalised
 
 
 def cool_schedule(
@@ -27,10 +31,9 @@ def cool_schedule(
         floor: least omega. At omega <= 1 the emitted law is exactly p, so values below 1 only lose acceptance:
             1.0 (default) is free of drift and never slower. None reproduces the paper.
     Returns: omega [L] float64.
+    Raises: InputError when delta makes a factor that is not a finite number.
     """
-    positions = np.arange(1, draft_length + 1)
-    omega: NDArray[np.float64] = delta * np.exp(-nu * positions - annealing_log_normaliser(draft_length, nu))
-    return omega if floor is None else np.maximum(omega, floor)
+    return _checked(delta * annealing(draft_length, nu), floor)
 
 
 def linear_schedule(draft_length: int, delta: float = 1.1, floor: float | None = None) -> NDArray[np.float64]:
@@ -39,10 +42,16 @@ def linear_schedule(draft_length: int, delta: float = 1.1, floor: float | None =
     Returns: omega [L] float64, raised to `floor` where given.
     """
     remaining = np.arange(draft_length, 0, -1)
-    omega: NDArray[np.float64] = 2 * delta * remaining / (draft_length + 1)
-    return omega if floor is None else np.maximum(omega, floor)
+    return _checked(2 * delta * remaining / (draft_length + 1), floor)
 
 
 def uniform_schedule(draft_length: int, delta: float = 1.1) -> NDArray[np.float64]:
     """The same relaxation everywhere (UniformRSD in the paper's ablation). Returns: omega [L] float64, all delta."""
-    return np.full(draft_length, delta, dtype=np.float64)
+    return _checked(np.full(draft_length, delta, dtype=np.float64), None)
+
+
+def _checked(omega: NDArray[np.float64], floor: float | None) -> NDArray[np.float64]:
+    """omega, raised to the floor. Annealing may take late positions of an unfloored schedule down to 0."""
+    if not np.isfinite(omega).all() or (omega < 0).any():
+        raise InputError(f"the schedule is {omega.tolist()}. Expected finite factors, at least 0: lower delta.")
+    return omega if floor is None else np.maximum(omega, floor)

@@ -70,6 +70,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.sequences)
 
+    def rows(self, i: int) -> slice:
+        """The engine rows of image i."""
+        return slice(i * self.branches, (i + 1) * self.branches)
+
     @property
     def stats(self) -> list[ImageStats]:
         return [sequence.stats for sequence in self.sequences]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .spans import span
 from .verification import Verdict
 
 PHASES = ("draft", "target", "host", "decode")
@@ -80,6 +81,7 @@ class ImageStats:
             "acceptance_by_position": self.acceptance_by_position,
             "drift_per_token": number_or_none(self.drift_per_token),
             "seconds": dict(self.seconds),
+            "tokens_per_second": self.n_tokens / total if (total := sum(self.seconds.values())) else None,
         }
 
 
@@ -110,12 +112,21 @@ class Progress:
 
 
 class PhaseClock:
-    """Charges wall time to phases of the images that were active meanwhile, an equal share each."""
+    """Charges wall time to phases of the images that were active meanwhile, an equal share each.
+
+    images_per_pass: of every target pass so far, the images that shared it.
+    """
+
+    def __init__(self) -> None:
+        self.images_per_pass: list[int] = []
 
     @contextmanager
     def phase(self, name: str, images: list[ImageStats]) -> Iterator[None]:
+        if name == "target":
+            self.images_per_pass.append(len(images))
         start = time.perf_counter()
-        yield
+        with span(name):
+            yield
         share = (time.perf_counter() - start) / max(1, len(images))
         for stats in images:
             stats.seconds[name] += share

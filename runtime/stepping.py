@@ -49,12 +49,11 @@ def tree_step(
     and visible as for `chain_step`.
     """
     n_new, n_nodes = lineage.shape[1:]
-    slot = np.arange(engine.cache_length) - lengths[:, None]  # which node lies at each cache position; below 0: none
-    node = np.broadcast_to(slot.clip(0, n_nodes - 1)[:, None], (len(lengths), n_new, slot.shape[1]))
-    attended = np.take_along_axis(np.broadcast_to(lineage, (len(lengths), n_new, n_nodes)), node, axis=2)
-    mask = np.where(slot[:, None] < 0, True, attended & (slot[:, None] < n_nodes))
+    mask = np.empty((len(lengths), n_new, engine.cache_length), dtype=np.bool_)
+    mask[:] = (np.arange(engine.cache_length) < lengths[:, None])[:, None]
     if visible is not None:
         mask[..., : visible.shape[1]] &= visible[:, None]
+    mask[np.arange(len(lengths))[:, None], :, lengths[:, None] + np.arange(n_nodes)] = lineage.swapaxes(1, 2)
     position_ids = lengths[:, None] + depths
     return engine.step(input_ids, position_ids, mask[:, None], lengths + n_nodes - n_new, features)
 
@@ -88,5 +87,9 @@ def guided(
     cond, combined = logits[0::2], combine_cfg(logits[0::2], logits[1::2], sampling.cfg_scale)
     if sampling.cfg_interval < 0:
         return combined
-    guides = np.asarray(token_index) <= sampling.cfg_interval + 1
-    return np.where(guides[..., None], combined, cond)
+    return np.where(guides(sampling, np.asarray(token_index))[..., None], combined, cond)
+
+
+def guides(sampling: SamplingConfig, token_index: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether guidance applies to each image token (0 = the first)."""
+    return sampling.guided & (token_index <= sampling.last_guided)

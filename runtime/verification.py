@@ -11,10 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from .acceptance import Acceptance, Relaxation
 from .errors import InputError
+from .law import Law
 from .proposal import Proposal
-from .sampling import UniformSource, sample_token, without
+from .sampling import UniformSource
+from .spans import spanned
 from .tree import Tree
-from .warping import one_hot
 
 Distribution = NDArray[np.floating[Any]]
 
@@ -52,33 +53,46 @@ def verify_chain(
     Args:
         draft_tokens: [L] int, drawn from q. L may be 0: then one token is drawn from p_1.
         p: [L+1, V] target distributions after warping. q: [L, V] the draft's, after the same warping.
-        omega: [L] relaxation, each > 0.
+        omega: [L] relaxation, each at least 0.
         rng: source of uniforms on [0, 1).
     Returns: (n_accepted, next_token).
-    Raises: InputError when the shapes do not fit together.
+    Raises: InputError when the shapes do not fit together, or the values are not what is said here.
     """
-    tokens, p, q = np.asarray(draft_tokens, dtype=np.int64), np.asarray(p), np.asarray(q)
-    rules = [Relaxation(w) for w in np.asarray(omega, dtype=np.float64).tolist()]
-    length = len(tokens)
-    if len(p) != length + 1 or len(q) != length or len(rules) != length:
-        raise InputError(
-            f"verify_chain got {length} draft tokens with p for {len(p)}, q for {len(q)} and omega for "
-            f"{len(rules)} positions. Expected {length + 1}, {length} and {length}."
-        )
-    if length and p.shape[1:] != q.shape[1:]:
-        raise InputError(f"verify_chain got p over {p.shape[1:]} and q over {q.shape[1:]} tokens. Expected the same.")
-    proposal = Proposal(Tree.chain(length), np.concatenate([[0], tokens]), dict(enumerate(q)))
-    verdict = judge(proposal, p.__getitem__, rules, rng)
+    tokens, p, q, omega = np.asarray(draft_tokens), np.asarray(p), np.asarray(q), np.asarray(omega, dtype=np.float64)
+    length = _check_chain(tokens, p, q, omega)
+    rules = [Relaxation(w) for w in omega.tolist()]
+    laws = dict(enumerate(map(Law.of_dense, q)))
+    proposal = Proposal(Tree.chain(length), np.concatenate([[0], tokens]), laws)
+    verdict = judge(proposal, lambda node: Law.of_dense(p[node]), rules, rng)
     return verdict.n_accepted, verdict.next_token
 
 
-def judge(
-    proposal: Proposal, p: Callable[[int], Distribution], rules: Sequence[Acceptance], rng: UniformSource
-) -> Verdict:
+def _check_chain(tokens: NDArray[Any], p: Distribution, q: Distribution, omega: NDArray[np.float64]) -> int:
+    """L. Raises: InputError, see `verify_chain`."""
+    length = tokens.size
+    if tokens.ndim != 1 or p.ndim != 2 or len(p) != length + 1 or omega.shape != (length,) or len(q) != length:
+        raise InputError(
+            f"verify_chain got {length} draft tokens with p {p.shape}, q {q.shape} and omega {omega.shape}. "
+            f"Expected [{length + 1}, V], [{length}, V] and [{length}]."
+        )
+    if length and q.shape[1:] != p.shape[1:]:
+        raise InputError(f"verify_chain got p over {p.shape[1:]} and q over {q.shape[1:]} tokens. Expected the same.")
+    if length and not (tokens.dtype.kind in "iu" and tokens.min() >= 0 and tokens.max() < p.shape[1]):
+        raise InputError(f"verify_chain got draft tokens {tokens.tolist()}. Expected integers in 0..{p.shape[1] - 1}.")
+    if not (np.isfinite(omega) & (omega >= 0)).all():
+        raise InputError(f"verify_chain got omega {omega.tolist()}. Expected finite factors, at least 0.")
+    for name, rows in (("p", p), ("q", q)):
+        if not ((rows >= 0).all() and np.isfinite(rows).all() and rows.any(axis=1).all()):
+            raise InputError(f"verify_chain got {name} with rows that are no distributions: warp the logits first.")
+    return length
+
+
+@spanned("verify")
+def judge(proposal: Proposal, p: Callable[[int], Law], rules: Sequence[Acceptance], rng: UniformSource) -> Verdict:
     """Walk from the root: at each node the first child that stands is the next; if none does, the residual speaks.
 
     Args:
-        p: node -> [V], the target's distribution after it; asked only for nodes the walk visits.
+        p: node -> the target's law after it; asked only for nodes the walk visits, once each.
         rules: the acceptance test by depth, the root's children first. The walk is at most so long.
         rng: source of uniforms on [0, 1): one per candidate tested, then one for the emitted token.
     """
@@ -90,10 +104,10 @@ def judge(
         acceptance.append(trial.acceptance)
         drift += trial.drift
         if trial.accepted is None:
-            return Verdict(path, sample_token(trial.residual, rng.random()), np.array(acceptance), drift)
+            return Verdict(path, trial.residual.sample(rng.random()), np.array(acceptance), drift)
         node = trial.accepted
         path.append(node)
-    return Verdict(path, sample_token(p(node), rng.random()), np.array(acceptance), drift)
+    return Verdict(path, p(node).sample(rng.random()), np.array(acceptance), drift)
 
 
 @dataclass(frozen=True)
@@ -101,12 +115,12 @@ class _Trial:
     """accepted: the child that stands, None if none does. residual: what is left of p then."""
 
     accepted: int | None
-    residual: Distribution
+    residual: Law
     acceptance: float
     drift: float
 
 
-def _try_children(proposal: Proposal, node: int, p: Distribution, rule: Acceptance, rng: UniformSource) -> _Trial:
+def _try_children(proposal: Proposal, node: int, p: Law, rule: Acceptance, rng: UniformSource) -> _Trial:
     """Test siblings in turn, each against what its elders' rejections left of p and the law it was drawn from.
 
     At a <= p the emitted law is exactly p, whatever the number of siblings (by induction from the last one). The sum
@@ -115,7 +129,7 @@ def _try_children(proposal: Proposal, node: int, p: Distribution, rule: Acceptan
     acceptance = drift = 0.0
     children = proposal.candidates(node)
     tokens = [int(proposal.tokens[child]) for child in children]
-    for child, token, q in zip(children, tokens, _laws(proposal.q.get(node), tokens, len(p)), strict=False):
+    for child, token, q in zip(children, tokens, _laws(proposal.q.get(node), tokens, p.size), strict=False):
         beta, variation = rule.measure(p, q)
         acceptance += beta
         drift += variation
@@ -126,11 +140,11 @@ def _try_children(proposal: Proposal, node: int, p: Distribution, rule: Acceptan
     return _Trial(None, p, acceptance, drift)
 
 
-def _laws(q: Distribution | None, tokens: list[int], size: int) -> Iterator[Distribution]:
+def _laws(q: Law | None, tokens: list[int], size: int) -> Iterator[Law]:
     """The law each sibling was drawn from: q without its elders; without q, the law that holds only itself."""
     for token in tokens:
         if q is None:
-            yield one_hot(np.array(token), size)
+            yield Law.one_hot(token, size)
         else:
             yield q
-            q = without(q, token)
+            q = q.without(token)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -33,6 +34,8 @@ class GraphBuilder:
 
     Weights go to `<path>.data` one by one, so memory holds a single tensor at a time. The graph is strongly typed:
     `real` gives a weight the graph's float type, and `widen` and `narrow` go to float32 and back.
+
+    Several graphs can share the data file: variants of this one, see `only_in`, and others, see `sharing`.
     """
 
     def __init__(self, path: Path, opset: int, precision: Precision = FP32) -> None:
@@ -41,9 +44,11 @@ class GraphBuilder:
         self.parameters = 0
         self.precision = precision
         self.float_type = precision.float_type
-        self._opset = precision.opset(opset)
-        self._nodes: list[Any] = []
-        self._initializers: list[Any] = []
+        self.opset = precision.opset(opset)
+        self._variant = ""
+        self._nodes: list[tuple[str, Any]] = []
+        self._weights: dict[str, Any] = {}
+        self._initializers: dict[str, Any] = {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
@@ -60,6 +65,21 @@ class GraphBuilder:
         self._data.close()
         if not self.data_path.stat().st_size:
             self.data_path.unlink()
+
+    def sharing(self, path: Path) -> GraphBuilder:
+        """The pen of another graph beside this one, with the same weights. Use it before this one closes."""
+        other = GraphBuilder(path, self.opset, self.precision)
+        other.data_path, other._data, other._weights = self.data_path, self._data, self._weights
+        return other
+
+    @contextmanager
+    def only_in(self, variant: str) -> Iterator[None]:
+        """Nodes added meanwhile belong to one variant of the graph; all others are common to all variants."""
+        self._variant = variant
+        try:
+            yield
+        finally:
+            self._variant = ""
 
     def scope(self, name: str) -> None:
         """Prefix of the names that follow, so that layers are told apart in profiles."""
@@ -80,7 +100,8 @@ class GraphBuilder:
     def ops(self, kind: str, *inputs: str, outputs: Sequence[str] | int, **attributes: Any) -> list[str]:
         """Add a node with several outputs (their names, or how many) and return their names."""
         names = [self._fresh(kind) for _ in range(outputs)] if isinstance(outputs, int) else list(outputs)
-        self._nodes.append(helper.make_node(kind, list(inputs), names, name=names[0] + "/node", **attributes))
+        node = helper.make_node(kind, list(inputs), names, name=names[0] + "/node", **attributes)
+        self._nodes.append((self._variant, node))
         return names
 
     def constant(self, value: Array) -> str:
@@ -88,7 +109,7 @@ class GraphBuilder:
         key = (value.dtype.str, value.shape, value.tobytes())
         if key not in self._constants:
             name = f"const_{len(self._constants)}"
-            self._initializers.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+            self._initializers[name] = numpy_helper.from_array(np.asarray(value, order="C"), name)
             self._constants[key] = name
         return self._constants[key]
 
@@ -100,14 +121,13 @@ class GraphBuilder:
         return self.constant(np.array(value, dtype=np.float32))
 
     def weight(self, name: str, value: Array) -> str:
-        """A trained tensor or a table; large ones are written to the data file right away."""
-        self.parameters += value.size
-        return self._stored(name, np.ascontiguousarray(value))
+        """A trained tensor or a table; large ones are written to the data file right away. A name that is known already
+        stands for the value it had first."""
+        return self._stored(name, np.ascontiguousarray(value), parameters=value.size)
 
     def int4(self, name: str, codes: Codes) -> str:
         """A trained tensor as 4-bit integers, from codes in -8..7."""
-        self.parameters += codes.size
-        return self._stored(name, pack_int4(codes), TensorProto.INT4, codes.shape)
+        return self._stored(name, pack_int4(codes), TensorProto.INT4, codes.shape, parameters=codes.size)
 
     def scales(self, name: str, value: Array) -> str:
         """What a quantised tensor is multiplied with. No parameters: the tensor has been counted."""
@@ -127,18 +147,25 @@ class GraphBuilder:
         """From float32 to the graph's float type."""
         return x if self.float_type is np.float32 else self.op("Cast", x, to=onnx_type(self.float_type))
 
-    def save(self) -> None:
-        """Write the .onnx and check it (`onnx.checker` with full shape inference)."""
+    def save(self, variant: str = "", path: Path | None = None) -> Path:
+        """Write the .onnx of one variant (at `path`, if not the builder's own), check it (`onnx.checker` with full
+        shape inference), and return where it is."""
+        path = path or self.path
         self._data.flush()
-        graph = helper.make_graph(self._nodes, self.path.stem, self._inputs, self._outputs, self._initializers)
+        nodes = [node for owner, node in self._nodes if owner in ("", variant)]
+        read = {name for node in nodes for name in node.input}
+        initializers = [tensor for name, tensor in self._initializers.items() if name in read]
+        domains = [helper.make_opsetid("", self.opset)]
+        domains += [helper.make_opsetid(domain, 1) for domain in sorted({node.domain for node in nodes} - {""})]
         model = helper.make_model(
-            graph,
-            opset_imports=[helper.make_opsetid("", self._opset)],
+            helper.make_graph(nodes, path.stem, self._inputs, self._outputs, initializers),
+            opset_imports=domains,
             ir_version=IR_VERSION,
             producer_name=PRODUCER,
         )
-        self.path.write_bytes(model.SerializeToString())
-        onnx.checker.check_model(str(self.path), full_check=True)
+        path.write_bytes(model.SerializeToString())
+        onnx.checker.check_model(str(path), full_check=True)
+        return path
 
     def spec(self) -> dict[str, Any]:
         """What the manifest says of any saved graph: the fields of `GraphSpec`."""
@@ -153,22 +180,36 @@ class GraphBuilder:
             "outputs": tuple(_spec(value) for value in self._outputs),
         }
 
-    def _stored(self, name: str, value: Array, kind: int | None = None, shape: Sequence[int] | None = None) -> str:
-        """An initializer with the array's bytes. kind, shape: ONNX's type and dimensions where the array is packed."""
-        kind = onnx_type(value.dtype.type) if kind is None else kind
-        tensor = TensorProto(name=name, data_type=kind, dims=value.shape if shape is None else shape)
-        content = value.reshape(-1).view(np.uint8).data
-        if value.nbytes < EXTERNAL_BYTES:
-            tensor.raw_data = bytes(content)
-        else:
-            self._data.write(b"\0" * (-self._data.tell() % ALIGNMENT))
-            tensor.data_location = TensorProto.EXTERNAL
-            location = {"location": self.data_path.name, "offset": self._data.tell(), "length": value.nbytes}
-            for key, entry in location.items():
-                tensor.external_data.add(key=key, value=str(entry))
-            self._data.write(content)
-        self._initializers.append(tensor)
+    def _stored(
+        self,
+        name: str,
+        value: Array,
+        kind: int | None = None,
+        shape: Sequence[int] | None = None,
+        parameters: int = 0,
+    ) -> str:
+        """Make a tensor known, once, and an initializer of this graph. kind, shape: ONNX's type and dimensions, where
+        the array is packed."""
+        if name not in self._weights:
+            kind = onnx_type(value.dtype.type) if kind is None else kind
+            tensor = TensorProto(name=name, data_type=kind, dims=value.shape if shape is None else shape)
+            self._write(tensor, value.reshape(-1).view(np.uint8))
+            self._weights[name] = tensor
+            self.parameters += parameters
+        self._initializers[name] = self._weights[name]
         return name
+
+    def _write(self, tensor: Any, content: NDArray[np.uint8]) -> None:
+        """Into the tensor if it is small, else to the data file."""
+        if content.nbytes < EXTERNAL_BYTES:
+            tensor.raw_data = content.tobytes()
+            return
+        self._data.write(b"\0" * (-self._data.tell() % ALIGNMENT))
+        tensor.data_location = TensorProto.EXTERNAL
+        location = {"location": self.data_path.name, "offset": self._data.tell(), "length": content.nbytes}
+        for key, entry in location.items():
+            tensor.external_data.add(key=key, value=str(entry))
+        self._data.write(content.data)
 
     def _fresh(self, kind: str) -> str:
         self._count += 1

@@ -9,8 +9,9 @@ import pytest
 from coolsd_trt.engines.ort import OrtImageDecoder, OrtTransformer
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.export.eagle import EagleDraft
+from coolsd_trt.export.graph.draft import write_draft
 from coolsd_trt.export.graph.image_decoder import write_image_decoder
-from coolsd_trt.export.graph.transformer import write_draft, write_target
+from coolsd_trt.export.graph.transformer import write_target
 from coolsd_trt.export.llamagen import LlamaGenTarget
 from coolsd_trt.export.vq import VqTokenizer
 from coolsd_trt.runtime import Pipeline, SpeculativeConfig

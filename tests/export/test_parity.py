@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tiny
 from coolsd_trt.engines.bundle import Bundle
-from coolsd_trt.engines.manifest import LoweringName
-from coolsd_trt.engines.ort import OrtImageDecoder, OrtTransformer
+from coolsd_trt.engines.manifest import TransformerSpec
+from coolsd_trt.engines.ort import OrtImageDecoder, OrtTransformer, runs_gqa
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime.stepping import chain_step
 
@@ -21,8 +21,10 @@ LENGTH = GRID * GRID
 CLASSES = np.array([0, 3, 5])  # the last is the null class
 
 
-@pytest.fixture(scope="module", params=["tensor_scatter", "portable"])
-def lowering(request: pytest.FixtureRequest) -> LoweringName:
+@pytest.fixture(scope="module", params=["tensor_scatter", "portable", "gqa"])
+def lowering(request: pytest.FixtureRequest) -> str:
+    if request.param == "gqa" and not runs_gqa():
+        pytest.skip("this onnxruntime's GroupQueryAttention has no query_seqlens")
     return request.param
 
 
@@ -34,10 +36,11 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bundle(checkpoints: Path, lowering: LoweringName) -> Bundle:
+def bundle(checkpoints: Path, lowering: str) -> Bundle:
     out = checkpoints / f"bundle-{lowering}"
     parts = (checkpoints / name for name in ("target", "image_tokenizer", "draft"))
-    build_bundle(BuildRequest(*parts, lowering=lowering), out)
+    # Every bundle has a gqa graph, too.
+    build_bundle(BuildRequest(*parts, lowering="portable" if lowering == "portable" else "tensor_scatter"), out)
     return Bundle.open(out)
 
 
@@ -76,8 +79,14 @@ def reference(checkpoints: Path, tokens: np.ndarray) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in named.items()}
 
 
-def open_target(bundle: Bundle) -> OrtTransformer:
-    engine = OrtTransformer(bundle.file(bundle.manifest.target.files[0]), bundle.manifest.target, threads=1)
+def open_graph(bundle: Bundle, spec: TransformerSpec, lowering: str) -> OrtTransformer:
+    record = spec.gqa if lowering == "gqa" else spec.files[0]
+    assert record is not None
+    return OrtTransformer(bundle.file(record), spec, threads=1)
+
+
+def open_target(bundle: Bundle, lowering: str) -> OrtTransformer:
+    engine = open_graph(bundle, bundle.manifest.target, lowering)
     engine.allocate(len(CLASSES), LENGTH + 8)
     return engine
 
@@ -87,8 +96,8 @@ def sequence_ids(tokens: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("steps", [[LENGTH + 1], [1] * (LENGTH + 1), [1, 6, 6, 4], [9, 1, 1, 6]], ids=str)
-def test_target(bundle: Bundle, tokens: np.ndarray, reference: dict, steps: list[int]) -> None:
-    engine, ids, start = open_target(bundle), sequence_ids(tokens), 0
+def test_target(bundle: Bundle, lowering: str, tokens: np.ndarray, reference: dict, steps: list[int]) -> None:
+    engine, ids, start = open_target(bundle, lowering), sequence_ids(tokens), 0
     for size in steps:
         out = chain_step(engine, ids[:, start : start + size], np.full(len(ids), start))
         for name in ("logits", "hidden"):
@@ -98,9 +107,9 @@ def test_target(bundle: Bundle, tokens: np.ndarray, reference: dict, steps: list
 
 
 def test_target_with_rows_of_different_lengths_and_rolled_back_tokens(
-    bundle: Bundle, tokens: np.ndarray, reference: dict
+    bundle: Bundle, lowering: str, tokens: np.ndarray, reference: dict
 ) -> None:
-    engine, ids = open_target(bundle), sequence_ids(tokens)
+    engine, ids = open_target(bundle, lowering), sequence_ids(tokens)
     lengths = np.zeros(len(ids), dtype=np.int64)
     rng = np.random.default_rng(1)
     ragged_rounds = 0
@@ -120,10 +129,10 @@ def test_target_with_rows_of_different_lengths_and_rolled_back_tokens(
 
 
 @pytest.mark.parametrize("steps", [[LENGTH], [1] * LENGTH, [3, 1, 1, 6, 5]], ids=str)
-def test_draft(bundle: Bundle, tokens: np.ndarray, reference: dict, steps: list[int]) -> None:
+def test_draft(bundle: Bundle, lowering: str, tokens: np.ndarray, reference: dict, steps: list[int]) -> None:
     spec = bundle.manifest.draft
     assert spec is not None
-    engine, start = OrtTransformer(bundle.file(spec.files[0]), spec, threads=1), 0
+    engine, start = open_graph(bundle, spec, lowering), 0
     engine.allocate(len(CLASSES), LENGTH + 8)
     for size in steps:
         span = slice(start, start + size)

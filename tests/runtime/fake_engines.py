@@ -87,6 +87,7 @@ class FakeEngines:
             hidden_size=HIDDEN,
             prefix_length=1,
             grid=grid,
+            image_size=(2, 2),
             max_draft_length=16,
             condition=ClassCondition(
                 names=tuple(f"class {i}" for i in range(classes)), id_offset=vocab, null_class=classes

@@ -28,6 +28,8 @@ def test_bad_sampling_settings_name_what_was_found_and_expected(settings: dict, 
         ({"delta": 0}, ["delta", "greater than 0"]),
         ({"draft_length": 0}, ["draft_length", "greater than or equal to 1"]),
         ({"nu": -1}, ["nu", "-1"]),
+        ({"tree": "dynamic", "tree_nodes": 4}, ["tree_nodes = 4", "5 levels", "at least 5"]),
+        ({"tree_branches": 0}, ["tree_branches", "greater than or equal to 1"]),
         ({"rule": "coool"}, ["coool", "Did you mean 'cool'", "lossless"]),
     ],
 )

@@ -10,6 +10,7 @@ from coolsd_trt.runtime import SamplingConfig, acceptance
 from coolsd_trt.runtime.acceptance import Relaxation
 from coolsd_trt.runtime.drift import acceptance_probability, position_drift
 from coolsd_trt.runtime.errors import InputError
+from coolsd_trt.runtime.law import Law
 from coolsd_trt.runtime.proposal import Proposal
 from coolsd_trt.runtime.resampling import residual_distribution
 from coolsd_trt.runtime.sampling import UniformSource, sample_token
@@ -107,8 +108,8 @@ def chain_law(p: Distribution, q: Distribution, omega: tuple[float, float]) -> d
         x1 = sample_token(q[0], rng.random())
         x2 = sample_token(q[1 + x1], rng.random())
         rows = np.stack([first_p[0], second_p[x1], bonus_p[x1]])
-        proposal = Proposal(Tree.chain(2), np.array([0, x1, x2]), {0: q[0], 1: q[1 + x1]})
-        verdict = judge(proposal, rows.__getitem__, [Relaxation(w) for w in omega], rng)
+        proposal = Proposal(Tree.chain(2), np.array([0, x1, x2]), {0: Law.of_dense(q[0]), 1: Law.of_dense(q[1 + x1])})
+        verdict = judge(proposal, lambda node: Law.of_dense(rows[node]), [Relaxation(w) for w in omega], rng)
         return (x1, x2), (*(x1, x2)[: verdict.n_accepted], verdict.next_token)
 
     return dict(marginal(exact_law(run), lambda outcome: outcome[1]))

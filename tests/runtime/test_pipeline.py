@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +126,46 @@ def test_bad_calls_are_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(InputError, match=words):
         pipeline.generate(classes, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"class_ids": [3.0]}, r"class_ids\[0\] = 3.0: it must be an integer"),
+        ({"class_ids": ["3"]}, r"class_ids\[0\] = '3'"),
+        ({"class_ids": 5}, "class_ids = 5: it must be a list"),
+        ({"images_per_prompt": 2.0}, "images_per_prompt = 2.0"),
+        ({"batch_size": 2.0}, "batch_size = 2.0"),
+        ({"seed": 1.5}, "seed = 1.5"),
+        ({"first_index": None}, "first_index = None"),
+        ({"speculative": {"rule": "ar"}}, "it must be a SpeculativeConfig"),
+    ],
+)
+def test_arguments_of_another_type_are_explained(pipeline: Pipeline, options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        pipeline.generate(**{"class_ids": [0], **options})
+
+
+def test_numpy_integers_are_integers(pipeline: Pipeline) -> None:
+    plain = pipeline.generate([2], seed=3)
+    numpy = pipeline.generate(np.array([2], dtype=np.uint8), seed=np.int64(3), batch_size=np.int32(1))
+    np.testing.assert_array_equal(numpy.tokens, plain.tokens)
+    assert json.dumps(numpy.parameters) == json.dumps(plain.parameters)
+
+
+def test_threads_wait_for_each_other(pipeline: Pipeline) -> None:
+    expected = [run(pipeline, [i], "lossless", seed=7).tokens for i in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda i: run(pipeline, [i], "lossless", seed=7).tokens, range(4)))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_closed_pipeline_says_so(tiny_bundle: Path) -> None:
+    pipeline = Pipeline.load(tiny_bundle)
+    pipeline.close()
+    pipeline.close()
+    with pytest.raises(InputError, match="closed"):
+        pipeline.generate([0])
 
 
 def test_a_bundle_without_a_draft_runs_only_ar(tiny_checkpoints: Path, tmp_path: Path) -> None:

@@ -41,6 +41,16 @@ def test_a_picture_is_the_same_in_any_batch(pipeline: Pipeline, tree: object) ->
     assert together.accepted_length > 1.2
 
 
+def test_a_dynamic_tree_does_not_see_how_far_others_are() -> None:
+    """Images near their end draft less deep; those that share their passes may not change what they are offered."""
+    pipeline = Pipeline(FakeEngines(vocab=40, grid=(3, 4), noise=1.0))
+    config = SpeculativeConfig(rule="lossless", tree="dynamic", draft_length=6, tree_nodes=6, tree_branches=4)
+    together = pipeline.generate([0], images_per_prompt=8, seed=0, speculative=config)
+    for i in range(8):
+        alone = pipeline.generate([0], seed=0, first_index=i, speculative=config)
+        np.testing.assert_array_equal(alone.tokens[0], together.tokens[i])
+
+
 @pytest.mark.parametrize("rule", ["lossless", "cool", "uniform", "linear", "lantern", "lantern++"])
 @pytest.mark.parametrize("tree", [None, "mc_sim_7b_63", "dynamic"])
 def test_every_rule_on_every_shape(pipeline: Pipeline, rule: str, tree: str | None) -> None:
@@ -70,6 +80,31 @@ def test_a_tree_accepts_more_than_a_chain(pipeline: Pipeline) -> None:
         for tree in (None, "mc_sim_7b_63", "naive_extend_57")
     }
     assert lengths["None"] < lengths["mc_sim_7b_63"] < lengths["naive_extend_57"]
+
+
+def test_larger_dynamic_trees_accept_more(pipeline: Pipeline) -> None:
+    lengths = [
+        pipeline.generate(
+            [0] * 8,
+            seed=5,
+            speculative=SpeculativeConfig(rule="lossless", tree="dynamic", tree_nodes=nodes, tree_branches=branches),
+        ).accepted_length
+        for nodes, branches in ((5, 1), (12, 4), (58, 10))
+    ]
+    assert lengths == sorted(lengths)
+    assert lengths[0] + 0.2 < lengths[2]
+
+
+@pytest.mark.parametrize(("nodes", "branches"), [(5, 1), (200, 3), (60, 200)])
+def test_dynamic_trees_of_odd_sizes_are_exact_at_temperature_zero(
+    pipeline: Pipeline, nodes: int, branches: int
+) -> None:
+    """One branch is a chain; more nodes than are ever seen; more branches than there are tokens."""
+    plain = pipeline.generate([0, 1], temperature=0, speculative=SpeculativeConfig(rule="ar"))
+    config = SpeculativeConfig(rule="lossless", tree="dynamic", tree_nodes=nodes, tree_branches=branches)
+    drafted = pipeline.generate([0, 1], temperature=0, speculative=config)
+    np.testing.assert_array_equal(drafted.tokens, plain.tokens)
+    assert drafted.accepted_length > 1.5
 
 
 @pytest.mark.parametrize("tree", [None, "mc_sim_7b_63", "dynamic"])

@@ -7,6 +7,7 @@ import pytest
 from coolsd_trt.runtime import InputError, SpeculativeConfig
 from coolsd_trt.runtime.acceptance import Acceptance, Relaxation
 from coolsd_trt.runtime.lantern import NeighborAcceptance
+from coolsd_trt.runtime.law import Law
 from coolsd_trt.runtime.proposal import Proposal
 from coolsd_trt.runtime.rules import RULES, get_rule
 from coolsd_trt.runtime.sampling import UniformSource, sample_token
@@ -37,7 +38,8 @@ def random_pair(seed: int, size: int) -> tuple[Distribution, Distribution, NDArr
 def emitted_law(p: Distribution, q: Distribution, rule: Acceptance) -> Distribution:
     def run(rng: UniformSource) -> tuple[int, int, int]:
         x = sample_token(q, rng.random())
-        verdict = judge(Proposal(Tree.chain(1), np.array([0, x]), {0: q}), lambda node: p, [rule], rng)
+        proposal = Proposal(Tree.chain(1), np.array([0, x]), {0: Law.of_dense(q)})
+        verdict = judge(proposal, lambda node: Law.of_dense(p), [rule], rng)
         return x, verdict.n_accepted, x if verdict.n_accepted else verdict.next_token
 
     law = marginal(exact_law(run), lambda outcome: outcome[2])
@@ -67,7 +69,7 @@ def test_lantern_with_the_optimal_residual(seed: int, bound: str, k: int) -> Non
     expected = mass + (1 - mass.sum()) * (residual / residual.sum() if residual.any() else p)
     np.testing.assert_allclose(law, expected, atol=1e-7)
     assert (law[p == 0] == 0).all()
-    beta, drift = rule.measure(p, q)
+    beta, drift = rule.measure(Law.of_dense(p), Law.of_dense(q))
     assert beta == pytest.approx(mass.sum(), abs=1e-12)
     assert drift == pytest.approx(np.abs(law - p).sum() / 2, abs=1e-7)
     assert k or not rule.lossy
@@ -93,22 +95,22 @@ def test_lantern_with_its_own_residual(seed: int, bound: str, k: int) -> None:
         expected += q[x] * (1 - accepted) * (residual / residual.sum() if residual.any() else p)
     np.testing.assert_allclose(law, expected, atol=1e-7)
     assert (law[p == 0] == 0).all()
-    assert np.isnan(rule.measure(p, q)[1]) == rule.lossy
+    assert np.isnan(rule.measure(Law.of_dense(p), Law.of_dense(q))[1]) == rule.lossy
 
 
 def test_a_bound_beyond_every_sum_still_reaches_only_k() -> None:
     p, _, table = random_pair(9, 6)
     rule = NeighborAcceptance(table, 2, excess=1e9)
     x = int(p.argmax())
-    assert rule.weight(p, x) == pytest.approx(p[x] + p[table[x, :2]].sum())
+    assert rule.weight(Law.of_dense(p), x) == pytest.approx(p[x] + p[table[x, :2]].sum())
 
 
 def test_large_tables_are_measured_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     p, q, table = random_pair(3, 300)
     rule = NeighborAcceptance(table, 20, delta=0.05)
-    whole = rule.measure(p, q)
+    whole = rule.measure(Law.of_dense(p), Law.of_dense(q))
     monkeypatch.setattr("coolsd_trt.runtime.lantern.BLOCK", 7)
-    np.testing.assert_allclose(rule.measure(p, q), whole)
+    np.testing.assert_allclose(rule.measure(Law.of_dense(p), Law.of_dense(q)), whole)
 
 
 LOSSLESS = {

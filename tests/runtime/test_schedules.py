@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+from coolsd_trt.runtime import InputError
 from coolsd_trt.runtime.schedules import cool_schedule, linear_schedule, uniform_schedule
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +35,19 @@ def test_unfloored_schedules_have_mean_delta_and_decay(length: int, delta: float
 @given(LENGTHS, DELTAS)
 def test_without_annealing_cool_is_uniform(length: int, delta: float) -> None:
     np.testing.assert_allclose(cool_schedule(length, delta, nu=0, floor=None), uniform_schedule(length, delta))
+
+
+@pytest.mark.parametrize("nu", [80.0, 800.0, 1e300])
+def test_steep_annealing_spends_everything_on_the_first_token(nu: float) -> None:
+    np.testing.assert_allclose(cool_schedule(5, delta=1.1, nu=nu), [5.5, 1, 1, 1, 1])
+    np.testing.assert_allclose(cool_schedule(5, delta=1.1, nu=nu, floor=None), [5.5, 0, 0, 0, 0], atol=1e-30)
+
+
+@pytest.mark.parametrize("schedule", [cool_schedule, linear_schedule, uniform_schedule])
+@pytest.mark.parametrize("delta", [1e309, float("nan"), -0.1])
+def test_factors_that_are_no_numbers_are_refused(schedule: Callable[..., object], delta: float) -> None:
+    with pytest.raises(InputError, match="Expected finite factors"):
+        schedule(5, delta=delta)
 
 
 def test_linear_reaches_zero_one_position_past_the_draft() -> None:

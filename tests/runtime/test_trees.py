@@ -13,8 +13,9 @@ from coolsd_trt.runtime.acceptance import Acceptance, Relaxation
 from coolsd_trt.runtime.drafting import best
 from coolsd_trt.runtime.dynamic import _Growth
 from coolsd_trt.runtime.lantern import NeighborAcceptance
+from coolsd_trt.runtime.law import Law
 from coolsd_trt.runtime.proposal import Proposal
-from coolsd_trt.runtime.sampling import UniformSource, draw_distinct
+from coolsd_trt.runtime.sampling import UniformSource
 from coolsd_trt.runtime.tree import Tree
 from coolsd_trt.runtime.trees import TREES
 from coolsd_trt.runtime.verification import judge
@@ -28,7 +29,7 @@ Distribution = NDArray[np.float64]
 
 @pytest.mark.parametrize("name", TREES)
 def test_the_references_trees(name: str) -> None:
-    reference = json.loads((golden_folder("lantern_llamagen") / "trees" / f"{name}.json").read_text())
+    reference = json.loads((golden_folder("lantern_llamagen", "trees") / "trees" / f"{name}.json").read_text())
     tree, verify = TREES[name], reference["verify"]
     assert Tree.from_paths(reference["choices"]) == tree
     assert Tree.from_paths(reference["choices"][::-1]) == tree
@@ -85,8 +86,9 @@ def node_law(p: Distribution, q: Distribution, n_children: int, rule: Acceptance
 
     def run(rng: UniformSource) -> tuple[object, ...]:
         proposal = Proposal.empty(tree, 0)
-        proposal.offer(0, draw_distinct(q, n_children, rng), q)
-        verdict = judge(proposal, lambda node: p, [rule], rng)
+        law = Law.of_dense(q)
+        proposal.offer(0, law.draw_distinct(n_children, rng), law)
+        verdict = judge(proposal, lambda node: Law.of_dense(p), [rule], rng)
         stands = proposal.tokens[verdict.path].tolist()
         reported = float(verdict.acceptance.sum()), verdict.drift
         return (tuple(proposal.tokens.tolist()), len(stands), *stands, verdict.next_token), reported
@@ -141,7 +143,7 @@ def test_sampling_siblings_with_replacement_would_be_caught() -> None:
     """Mutation check: verifying the second sibling against the whole q is biased, and the enumeration sees it."""
     p, q = np.array([0.4, 0.4, 0.2]), np.array([0.6, 0.3, 0.1])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coolsd_trt.runtime.verification.without", lambda q, token: q)
+        patch.setattr("coolsd_trt.runtime.verification._laws", lambda q, tokens, size: [q for _ in tokens])
         law = node_law(p, q, 2, Relaxation(1.0)).emitted
     assert np.abs(law - p).sum() / 2 > 0.01
     np.testing.assert_allclose(node_law(p, q, 2, Relaxation(1.0)).emitted, p, atol=1e-6)
@@ -155,7 +157,7 @@ def test_chosen_children_are_exact_too(omega: float) -> None:
     def run(rng: UniformSource) -> tuple[object, ...]:
         proposal = Proposal.empty(tree, 0)
         proposal.offer(0, [4, 0, 2], None)
-        verdict = judge(proposal, lambda node: p, [Relaxation(omega)], rng)
+        verdict = judge(proposal, lambda node: Law.of_dense(p), [Relaxation(omega)], rng)
         return len(verdict.path), *verdict.path, (proposal.tokens[[*verdict.path]].tolist() or [verdict.next_token])[0]
 
     law = np.zeros(5)
@@ -165,24 +167,24 @@ def test_chosen_children_are_exact_too(omega: float) -> None:
 
 
 def test_a_draft_without_enough_tokens_leaves_places_empty() -> None:
-    q = np.array([0.0, 1.0, 0.0])
-    assert draw_distinct(q, 3, Script(0.5)) == [1]
+    q = Law.of_dense(np.array([0.0, 1.0, 0.0]))
+    assert q.draw_distinct(3, Script(0.5)) == [1]
     proposal = Proposal.empty(Tree.from_paths([[0], [1], [0, 0]]), 2)
     proposal.offer(0, [1], q)
     assert proposal.tokens.tolist() == [2, 1, -1, -1]
     p = np.array([0.5, 0.0, 0.5])
-    verdict = judge(proposal, lambda node: p, [Relaxation(1.0)] * 2, Script(0.0, 0.9))
+    verdict = judge(proposal, lambda node: Law.of_dense(p), [Relaxation(1.0)] * 2, Script(0.0, 0.9))
     assert (verdict.path, verdict.next_token) == ([], 2)
 
 
 def test_tree_walks_ask_only_for_the_nodes_they_visit() -> None:
     asked = []
 
-    def p(node: int) -> Distribution:
+    def p(node: int) -> Law:
         asked.append(node)
-        return np.array([0.0, 0.5, 0.5])
+        return Law.of_dense(np.array([0.0, 0.5, 0.5]))
 
-    q = np.full(3, 1 / 3)
+    q = Law.of_dense(np.full(3, 1 / 3))
     proposal = Proposal(TREES["chain"], np.array([0, 1, 0, 1, 1, 1]), dict.fromkeys(range(5), q))
     verdict = judge(proposal, p, [Relaxation(1.0)] * 5, Script())
     assert verdict.path == [1]
@@ -198,17 +200,17 @@ def test_a_dynamic_tree_keeps_the_likeliest_paths() -> None:
     assert [growth.tokens[node] for node in growth.frontier] == [1, 0]
     assert growth.columns == [0, 1]
     assert growth.lineage.tolist() == [[True, False, True, False], [False, True, False, True]]
-    proposal = growth.pruned(4)
+    proposal = growth.proposal(growth.likeliest(4, depth=2), 5)
     assert proposal.tokens.tolist() == [9, 0, 2, 1, 0]
     assert proposal.tree.parents == (-1, 0, 0, 1, 2)
-    assert growth.pruned(3).tree.parents == (-1, 0, 0, 1)
+    assert growth.proposal(growth.likeliest(3, depth=2), 4).tree.parents == (-1, 0, 0, 1)
 
 
 def test_a_dynamic_tree_of_a_one_hot_draft_is_a_chain() -> None:
     growth = _Growth(pending=0, branches=3)
     growth.expand(np.array([[0.0, 1.0, 0.0, 0.0]]))
     growth.expand(np.tile([0.0, 0.0, 1.0, 0.0], (3, 1)))
-    proposal = growth.pruned(5)
+    proposal = growth.proposal(growth.likeliest(5, depth=2), 6)
     assert proposal.tokens.tolist() == [0, 1, 2, -1, -1, -1]
     assert proposal.tree.parents == (-1, 0, 1, 0, 0, 0)
 

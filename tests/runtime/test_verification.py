@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from coolsd_trt.runtime import InputError
 from coolsd_trt.runtime.acceptance import Relaxation
+from coolsd_trt.runtime.drift import acceptance_probability, position_drift
+from coolsd_trt.runtime.law import Law
 from coolsd_trt.runtime.proposal import Proposal
+from coolsd_trt.runtime.resampling import residual_distribution
 from coolsd_trt.runtime.tree import Tree
 from coolsd_trt.runtime.verification import Verdict, judge, verify_chain
 
@@ -27,8 +30,8 @@ class Recorded:
 
 
 def judged(tokens: list[int], omega: list[float], uniforms: list[float]) -> Verdict:
-    proposal = Proposal(Tree.chain(len(tokens)), np.array([0, *tokens]), dict(enumerate(Q)))
-    return judge(proposal, P.__getitem__, [Relaxation(w) for w in omega], Recorded(uniforms))
+    proposal = Proposal(Tree.chain(len(tokens)), np.array([0, *tokens]), dict(enumerate(map(Law.of_dense, Q))))
+    return judge(proposal, lambda node: Law.of_dense(P[node]), [Relaxation(w) for w in omega], Recorded(uniforms))
 
 
 def test_all_accepted_gives_the_bonus_token() -> None:
@@ -67,5 +70,44 @@ def test_an_empty_draft_draws_from_p() -> None:
 
 
 def test_shapes_that_do_not_fit_are_named() -> None:
-    with pytest.raises(InputError, match=r"2 draft tokens with p for 2.*Expected 3, 2 and 2"):
+    with pytest.raises(InputError, match=r"2 draft tokens with p \(2, 3\).*Expected \[3, V\], \[2, V\] and \[2\]"):
         verify_chain([0, 1], P[:2], Q, [1.0, 1.0], Recorded([]))
+
+
+HALF = np.array([[0.5, 0.5, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "p", "q", "omega", "message"),
+    [
+        ([3], np.repeat(HALF, 2, 0), HALF, [1.0], r"tokens \[3\]. Expected integers in 0..2"),
+        ([-1], np.repeat(HALF, 2, 0), HALF, [1.0], r"tokens \[-1\]"),
+        ([1.7], np.repeat(HALF, 2, 0), HALF, [1.0], "Expected integers"),
+        ([0], np.repeat(HALF, 2, 0), HALF, [-1.0], r"omega \[-1.0\]"),
+        ([0], np.repeat(HALF, 2, 0), HALF, [np.nan], "Expected finite factors"),
+        ([0], np.repeat(HALF, 2, 0), HALF, 1.0, r"omega \(\)"),
+        ([0], np.repeat(HALF, 2, 0), HALF - 0.25, [1.0], "q with rows that are no distributions"),
+        ([0], np.full((2, 3), np.nan), HALF, [1.0], "p with rows that are no distributions"),
+        ([], np.zeros((1, 3)), np.zeros((0, 3)), [], "p with rows that are no distributions"),
+        ([0], np.repeat(HALF, 3, 0), HALF, [1.0], r"Expected \[2, V\], \[1, V\] and \[1\]"),
+    ],
+)
+def test_chains_that_make_no_sense_are_refused(
+    tokens: list[float], p: np.ndarray, q: np.ndarray, omega: object, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        verify_chain(tokens, p, q, omega, Recorded([0.5] * 4))
+
+
+def test_a_factor_of_zero_accepts_nothing_and_emits_p() -> None:
+    assert verify_chain([0], np.repeat(HALF, 2, 0), HALF, [0.0], Recorded([0.0, 0.4])) == (0, 0)
+    assert verify_chain([0], np.repeat(HALF, 2, 0), HALF, [0.0], Recorded([0.0, 0.6])) == (0, 1)
+
+
+def test_what_is_not_a_number_is_not_hidden() -> None:
+    p = HALF[0]
+    assert np.isnan(acceptance_probability(p, p, np.nan))
+    assert np.isnan(position_drift(p * np.nan, p, 2.0))
+    for wrong in ((p * 0, p, 1.0), (p, p, np.nan), (p * np.nan, p, 1.0)):
+        with pytest.raises(InputError, match="Expected numbers above 0"):
+            residual_distribution(*wrong)

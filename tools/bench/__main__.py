@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from ..cli.errors import run_app
-from . import build_cost, rules, steps
+from . import build_cost, drafting, host, lowerings, memory, rules, startup, step, steps, tables, tokens
 
 app = typer.Typer(
     help="Benchmarks; each prints what it ran on.",
@@ -13,8 +13,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.command("step")(step.step)
 app.command("rules")(rules.rules)
 app.command("build")(build_cost.build_cost)
 app.command("steps")(steps.steps)
+app.command("host")(host.host)
+app.command("startup")(startup.startup)
+app.command("memory")(memory.memory)
+app.command("tokens")(tokens.tokens)
+app.command("tables")(tables.tables)
+app.command("lowerings")(lowerings.lowerings)
+app.command("drafting")(drafting.drafting)
 
 run_app(app)

@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.progress import track
 
-from ...runtime import GenerationResult, Pipeline, SpeculativeConfig
+from ...runtime import Pipeline, SpeculativeConfig
 from ..cli.console import stderr
-from .machine import machine
-from .statistics import Estimate, ratio_of_sums
-
-
-@dataclass
-class Contender:
-    """One row of the table, and what was measured of it, image by image."""
-
-    name: str
-    config: SpeculativeConfig
-    tokens: list[int] = field(default_factory=list)
-    passes: list[int] = field(default_factory=list)
-    drift: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-
-    def add(self, result: GenerationResult) -> None:
-        """Count a call; its time (without decoding pixels) is split evenly among its images."""
-        for stats in result.stats:
-            self.tokens.append(stats.n_tokens)
-            self.passes.append(stats.target_passes)
-            self.drift.append(stats.drift)
-            self.seconds.append(sum(stats.seconds.values()) - stats.seconds["decode"])
-
-    def figures(self, baseline: Contender) -> dict[str, Estimate]:
-        """accepted length, drift per token and speed-up, each with its interval."""
-        return {
-            "accepted_length": ratio_of_sums(self.tokens, self.passes),
-            "drift_per_token": ratio_of_sums(self.drift, self.tokens),
-            "speed_up": ratio_of_sums(baseline.seconds, self.seconds),
-        }
+from .contenders import Contender, Sample, Workload
+from .result import Out, Table, publish
 
 
 def contenders(draft_length: int) -> list[Contender]:
@@ -69,43 +40,24 @@ def rules(
     batch_size: Annotated[int, typer.Option(min=1, help="Pictures that share passes.")] = 1,
     seed: int = 0,
     threads: Annotated[int | None, typer.Option(min=1)] = None,
-    out: Annotated[Path | None, typer.Option("--json", help="Write every figure to this file.")] = None,
+    out: Out = None,
 ) -> None:
     """Compare the rules. Every picture is made by all rules in turn, in rotating order, from the same seed."""
     rows = contenders(draft_length)
+    workload = Workload(images, batch_size, seed, {"cfg_scale": cfg})
     with Pipeline.load(bundle, threads=threads) as pipeline:
-        classes = len(pipeline.info.class_names)
-        for row in rows:  # warm-up: allocation and binding
-            pipeline.generate([0] * batch_size, cfg_scale=cfg, speculative=row.config, batch_size=batch_size)
-        for first in track(range(0, images, batch_size), "rules", console=stderr):
-            batch = [i % classes for i in range(first, min(first + batch_size, images))]
-            turn = first // batch_size % len(rows)
-            for row in rows[turn:] + rows[:turn]:
-                row.add(
-                    pipeline.generate(
-                        batch,
-                        seed=seed,
-                        first_index=first,
-                        cfg_scale=cfg,
-                        speculative=row.config,
-                        batch_size=batch_size,
-                    )
-                )
+        workload.warm_up(pipeline, rows)
+        for first in track(workload.turns, "rules", console=stderr):
+            for row, result in workload.turn(pipeline, rows, first):
+                row.sample.extend(Sample.of(result))
     setting = f"{images} pictures, CFG {cfg}, temperature 1, L = {draft_length}, batch {batch_size}"
-    _print_markdown(rows, setting)
-    if out is not None:
-        report = {"setting": setting, "machine": machine(), "rows": _as_dicts(rows)}
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=1), encoding="utf-8")
+    columns = ("rule", "accepted length", "drift per token", "wall clock vs `ar`")
+    publish("Rules", setting, Table(columns, [_cells(row, rows[0]) for row in rows]), _as_dicts(rows), out)
 
 
-def _print_markdown(rows: list[Contender], setting: str) -> None:
-    typer.echo(f"{setting}; 95 % bootstrap intervals over pictures.\n")
-    typer.echo("| rule | accepted length | drift per token | wall clock vs `ar` |")
-    typer.echo("|---|---|---|---|")
-    for row in rows:
-        accepted, drift, speed = row.figures(rows[0]).values()
-        typer.echo(f"| {row.name} | {accepted} | {drift if drift.value else 0} | {speed}x |")
+def _cells(row: Contender, baseline: Contender) -> tuple[str, ...]:
+    accepted, drift, speed = row.sample.figures(baseline.sample).values()
+    return row.name, str(accepted), str(drift if drift.value else 0), f"{speed}x"
 
 
 def _as_dicts(rows: list[Contender]) -> list[dict[str, Any]]:
@@ -113,7 +65,7 @@ def _as_dicts(rows: list[Contender]) -> list[dict[str, Any]]:
         {
             "rule": row.name,
             "settings": row.config.model_dump(),
-            **{name: asdict(figure) for name, figure in row.figures(rows[0]).items()},
+            **{name: asdict(figure) for name, figure in row.sample.figures(rows[0].sample).items()},
         }
         for row in rows
     ]

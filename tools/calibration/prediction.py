@@ -30,12 +30,20 @@ def predict(trace: Trace, omega: NDArray[np.float64]) -> Prediction:
     tokens; there it accepts with beta_i and drifts by `beta_i(omega_i) - beta_i(1)`. Averaged over the trace this is
     unbiased for rounds that start where the trace's do.
     """
+    tokens, drift = expected_rounds(trace, omega)
+    return Prediction(float(tokens.mean()), float(drift.mean()))
+
+
+def expected_rounds(trace: Trace, omega: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Tokens and drift that each round of the trace is expected to yield: [rounds], [rounds]; see `predict`."""
     length = len(omega)
     stands = np.minimum(1.0, omega * trace.ratio[:, :length])
     reach = np.concatenate([np.ones((len(stands), 1)), np.cumprod(stands, axis=1)[:, :-1]], axis=1)
     beta = _interpolate(trace.beta[:, :length], omega, trace.ratio.shape[0])
     drift = np.where(omega > 1, beta - trace.beta[:, :length, 0], 0.0)
-    return Prediction(1.0 + float((reach * beta).sum(axis=1).mean()), float((reach * drift).sum(axis=1).mean()))
+    # The trace has beta from omega = 1 on; below, whether the drafted token stands is as good on average.
+    accepted = np.where(omega < 1, stands, beta)
+    return 1.0 + (reach * accepted).sum(axis=1), (reach * drift).sum(axis=1)
 
 
 def _interpolate(beta: NDArray[np.float64], omega: NDArray[np.float64], rounds: int) -> NDArray[np.float64]:

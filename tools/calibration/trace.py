@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,15 +85,24 @@ class _Recorder:
         return self.proposals
 
 
-def record_trace(
+@dataclass(frozen=True)
+class Round:
+    """One lossless round. image: index of its sequence. p: [L + 1, V], the target's law at every drafted position."""
+
+    image: int
+    proposal: Proposal
+    p: NDArray[np.float64]
+
+
+def record_rounds(
     engines: Engines,
     sequences: Sequence[ImageSequence],
     sampling: SamplingConfig,
     draft_length: int,
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
-) -> Trace:
-    """Generate the images losslessly and measure every round that drafted `draft_length` tokens.
+) -> Iterator[Round]:
+    """Generate the images losslessly; every round that drafted `draft_length` tokens.
 
     Args: progress: called with the number of images done.
     """
@@ -101,8 +110,7 @@ def record_trace(
     recorder = _Recorder(engines.target, StaticDrafter(engines.draft, Tree.chain(draft_length), sampling))
     decoder = SpeculativeDecoder(recorder, recorder, sampling, [Relaxation(1.0)] * draft_length)
     branches = 2 if sampling.guided else 1
-    ratios: list[NDArray[np.float64]] = []
-    betas: list[NDArray[np.float64]] = []
+    number = {id(sequence): i for i, sequence in enumerate(sequences)}
     for first in range(0, len(sequences), batch_size):
         batch = Batch(list(sequences[first : first + batch_size]), branches)
         length = batch.sequences[0].prefix_length + len(batch.sequences[0].tokens) + draft_length + 1
@@ -118,11 +126,26 @@ def record_trace(
                 index = emitted[i] + np.arange(draft_length + 1)
                 rows = recorder.logits[i * branches : (i + 1) * branches]
                 p = warp(guided(rows, sampling, index[None])[0], sampling)
-                ratio, beta = _measure(recorder.proposals[i], p)
-                ratios.append(ratio)
-                betas.append(beta)
+                yield Round(number[id(batch.sequences[i])], recorder.proposals[i], p)
             decoder.retire(batch)
         progress(min(first + batch_size, len(sequences)))
+
+
+def record_trace(
+    engines: Engines,
+    sequences: Sequence[ImageSequence],
+    sampling: SamplingConfig,
+    draft_length: int,
+    batch_size: int,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Trace:
+    """What `record_rounds` yields, kept for `predict`."""
+    return trace_of(record_rounds(engines, sequences, sampling, draft_length, batch_size, progress))
+
+
+def trace_of(rounds: Iterable[Round]) -> Trace:
+    """Rounds in the form that `predict` reads."""
+    ratios, betas = zip(*(_measure(recorded.proposal, recorded.p) for recorded in rounds), strict=True)
     return Trace(np.array(ratios), np.array(betas))
 
 
@@ -134,7 +157,7 @@ def image_sequences(prompts: Sequence[Any], n_tokens: int, seed: int, draft_leng
 def _measure(proposal: Proposal, p: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """ratio [L] and beta [L, len(OMEGAS)] of a chain; p: [L + 1, V]."""
     tokens = proposal.tokens[1:]
-    q = np.stack([proposal.q[node] for node in range(len(tokens))])
+    q = np.stack([proposal.q[node].dense() for node in range(len(tokens))])
     nodes = np.arange(len(tokens))
     ratio = p[nodes, tokens] / q[nodes, tokens]
     beta = np.stack([np.minimum(q, omega * p[:-1]).sum(axis=1) for omega in OMEGAS], axis=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import build, calibrate, check, generate, inspect
+from . import build, calibrate, check, evaluate, generate, inspect, profile
 from .errors import run_app
 
 app = typer.Typer(
@@ -19,6 +19,8 @@ app.command("generate")(generate.generate)
 app.command("check")(check.check)
 app.command("inspect")(inspect.inspect)
 app.command("calibrate")(calibrate.calibrate)
+app.command("profile")(profile.profile)
+app.command("evaluate")(evaluate.evaluate)
 
 
 def main() -> None:

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress
+from rich.progress import Progress, track
 
 from ...engines.bundle import Bundle, replace_manifest
 from ...engines.loader import LoadedEngines, load_engines
-from ...runtime import InputError, SamplingConfig
+from ...runtime import InputError, Pipeline, SamplingConfig
 from ...runtime.condition import ClassCondition, class_prompts
+from ..bench.contenders import Workload
+from ..bench.statistics import Estimate
+from ..calibration.check import above_budget, measure_setting
 from ..calibration.costs import PassCosts, measure_costs
 from ..calibration.search import Candidate, best_within, candidates, frontier
 from ..calibration.trace import Trace, image_sequences, record_trace
+from ..evaluation.plots import check_plot, draw_points, panels
+from ..evaluation.table import shown
 from . import options
 from .console import plain_table, stderr, stdout
-from .output import writable_report
+from .output import writable_folder, writable_report, write_text
 
 BUDGETS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 
@@ -40,14 +46,19 @@ def calibrate(
     top_p: options.TopP = None,
     top_p_first: options.TopPFirst = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,
+    check_images: Annotated[
+        int, typer.Option(min=0, help="Pictures on which the chosen setting is then measured against `ar`; 0 = none.")
+    ] = 16,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the result, leave the bundle as it is.")] = False,
     report: Annotated[Path | None, typer.Option("--json", help="Write every figure to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot of the frontier, .png or .svg; needs the plot extra.")] = None,
 ) -> None:
     """Measure acceptance and pass costs, then make the fastest setting within the budget the bundle's default.
 
     Settings above drift 0 are lossy. Sampling options must be those of later use: acceptance depends on them.
     """
-    with writable_report(report):
+    check_plot(plot)
+    with writable_report(report), writable_folder(plot.parent, "--plot") if plot else nullcontext():
         engines = load_engines(bundle, "auto", threads=threads)
     try:
         chosen = {name: v for name, v in options.sampling_options(ctx.params).items() if v is not None}
@@ -60,8 +71,14 @@ def calibrate(
     points = frontier(found, sorted({*BUDGETS, drift_budget}))
     _print_costs(costs, batch_size)
     _print_frontier(points, drift_budget)
+    measured = None
+    if check_images and best.config.rule != "ar":
+        workload = Workload(check_images, batch_size, seed + 1, sampling.model_dump())
+        measured = _check(bundle, best, drift_budget, workload, threads)
+    if plot is not None:
+        _plot(plot, found, points, measured)
     if report is not None:
-        report.write_text(json.dumps(_as_dict(costs, points), indent=1), encoding="utf-8")
+        write_text(report, json.dumps(_as_dict(costs, points, measured), indent=1))
     if best.config.rule == "ar":
         stdout.print("speculation does not pay here: every setting within the budget is slower than `ar`.")
     if not dry_run:
@@ -93,7 +110,48 @@ def _measure(
     host = batch_size * sum(sequence.stats.seconds["host"] for sequence in sequences) / rounds
     rows = batch_size * (2 if sampling.guided else 1)
     cached = info.prefix_length + info.n_tokens // 2
-    return trace, measure_costs(engines, info.hidden_size, rows, cached, length, host)
+    return trace, measure_costs(engines, info.hidden_size, rows, cached, length, host, sampling=sampling)
+
+
+def _check(
+    bundle: Path, best: Candidate, drift_budget: float, workload: Workload, threads: int | None
+) -> dict[str, Estimate]:
+    """Measure the chosen setting, and print it beside what was predicted."""
+    with Pipeline.load(bundle, threads=threads, verify=False) as pipeline:
+        measured = measure_setting(pipeline, best.config, workload, lambda turns: track(turns, "check", console=stderr))
+    table = plain_table(_describe(best), "predicted", "measured", title=f"\n{workload.images} other pictures")
+    rows = (
+        ("accepted length", "accepted_length", best.prediction.tokens),
+        ("drift per token", "drift_per_token", best.prediction.drift_per_token),
+        ("speed vs ar", "speed_up", best.speed_up),
+    )
+    for title, name, predicted in rows:
+        table.add_row(title, f"{predicted:.3g}", shown(measured[name]))
+    stdout.print(table)
+    if above_budget(measured["drift_per_token"], drift_budget):
+        stdout.print(
+            f"measured drift is above the budget of {drift_budget:g}: its whole interval is. "
+            "Lower --drift-budget, or calibrate on more --images."
+        )
+    return measured
+
+
+def _plot(
+    path: Path,
+    found: Sequence[Candidate],
+    points: Sequence[tuple[float, Candidate]],
+    measured: dict[str, Estimate] | None,
+) -> None:
+    with panels(path, 1) as (axis,):
+        everything = [(c.speed_up, c.prediction.drift_per_token) for c in found]
+        axis.plot(*zip(*everything, strict=True), ".", color="0.8", markersize=3, label="every setting, predicted")
+        speeds = [Estimate(point.speed_up) for _, point in points]
+        drifts = [Estimate(point.prediction.drift_per_token) for _, point in points]
+        draw_points(axis, speeds, drifts, "best within a budget, predicted", 0, line="-")
+        if measured is not None:
+            draw_points(axis, [measured["speed_up"]], [measured["drift_per_token"]], "chosen, measured", 3)
+        axis.set(xlabel="speed vs ar", ylabel="drift per token")
+        axis.legend(fontsize="small")
 
 
 def _print_costs(costs: PassCosts, batch_size: int) -> None:
@@ -129,7 +187,9 @@ def _describe(candidate: Candidate) -> str:
     return f"{config.rule}{schedule} L {config.draft_length}"
 
 
-def _as_dict(costs: PassCosts, points: Sequence[tuple[float, Candidate]]) -> dict[str, Any]:
+def _as_dict(
+    costs: PassCosts, points: Sequence[tuple[float, Candidate]], measured: dict[str, Estimate] | None
+) -> dict[str, Any]:
     return {
         "target_seconds": costs.target.tolist(),
         "draft_seconds": costs.draft_first.tolist(),
@@ -144,4 +204,5 @@ def _as_dict(costs: PassCosts, points: Sequence[tuple[float, Candidate]]) -> dic
             }
             for budget, point in points
         ],
+        "measured": {name: asdict(figure) for name, figure in measured.items()} if measured else None,
     }

@@ -9,12 +9,15 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ...engines.backends import BACKENDS_HELP
+from ...engines.bundle import Bundle
+from ...engines.loader import load_engines
 from ...runtime import GenerationResult, InputError, Pipeline
 from ...runtime import Progress as Snapshot
 from . import options
 from .captions import read_caption_features
 from .classes import resolve_class
 from .console import stderr
+from .draft_length import DraftLength, note_if_slow, speculative_config, this_machine
 from .output import STDOUT, writable_folder, writable_report
 from .pictures import is_file, print_summary, save_pictures, write_report
 
@@ -56,8 +59,10 @@ def generate(
     lantern_delta: options.LanternDelta = None,
     lantern_lambda: options.LanternLambda = None,
     resampling: options.Resampling = None,
-    draft_length: options.DraftLength = None,
+    draft_length: DraftLength = None,
     tree: options.TreeChoice = None,
+    tree_nodes: options.TreeNodes = None,
+    tree_branches: options.TreeBranches = None,
     batch_size: Annotated[int, typer.Option(help="Pictures that share passes.")] = 8,
     backend: Annotated[str, typer.Option(help=f"auto or one of: {BACKENDS_HELP}")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,
@@ -65,14 +70,18 @@ def generate(
 ) -> None:
     """Generate pictures of classes, or of captions."""
     folder = out.parent if is_file(out) else out
+    engines = load_engines(bundle, backend, threads=threads)
     with (
-        Pipeline.load(bundle, backend, threads=threads) as pipeline,
+        Pipeline(engines) as pipeline,
         writable_folder(folder, "--out"),
         writable_report(report),
     ):
         prompts, count = _prompts(pipeline, classes or [], captions or [], caption_features)
         if is_file(out) and not grid and count * images > 1:
             raise InputError(f"--out {out}: one file for {count * images} pictures. Add --grid, or give a folder.")
+        sharing = max(1, min(batch_size, count * images))
+        machine = this_machine(Bundle.open(bundle, verify=False), engines, ctx.params, sharing, threads)
+        config = speculative_config(pipeline.info.speculative, ctx.params, machine)
         result = _run(
             pipeline,
             **prompts,
@@ -80,15 +89,14 @@ def generate(
             seed=seed,
             first_index=first_index,
             batch_size=batch_size,
-            speculative=options.speculative_config(pipeline.info.speculative, ctx.params),
+            speculative=config,
             **options.sampling_options(ctx.params),
         )
-        # A row per class or caption, where that makes a grid.
-        columns = images if images > 1 and count > 1 else None
-        written = save_pictures(result, out, grid, columns)
+        written = save_pictures(result, out, grid, _columns(images, count))
         used = f"{pipeline.backend}: {pipeline.backend_reason}"
         if report is not None:
             write_report(result, report)
+        note_if_slow(result, config, machine)
     if report != STDOUT:
         print_summary(result, written, used)
 
@@ -110,6 +118,11 @@ def _prompts(
         return {"captions": captions}, len(captions)
     features, mask = read_caption_features(caption_features)
     return {"caption_features": features, "caption_mask": mask}, len(features)
+
+
+def _columns(images: int, prompts: int) -> int | None:
+    """A row per class or caption, where that makes a grid."""
+    return images if images > 1 and prompts > 1 else None
 
 
 def _run(pipeline: Pipeline, **settings: Any) -> GenerationResult:

@@ -60,6 +60,10 @@ TreeChoice = Annotated[
         "`none` = a chain of --draft-length.",
     ),
 ]
+TreeNodes = Annotated[int | None, _option(_SPECULATION, "Drafted tokens of `--tree dynamic`.")]
+TreeBranches = Annotated[
+    int | None, _option(_SPECULATION, "Nodes that `--tree dynamic` grows at each level, and tokens it gives each.")
+]
 
 
 def sampling_options(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,10 +74,17 @@ def sampling_options(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def speculative_config(defaults: SpeculativeConfig, parameters: Mapping[str, Any]) -> SpeculativeConfig:
     """`defaults` with what a command's parameters say instead. Raises: InputError naming a bad value."""
     chosen = {name: parameters[name] for name in SpeculativeConfig.model_fields if parameters[name] is not None}
-    for name, read in (("floor", _read_floor), ("tree", _read_tree)):
+    for name in ("floor", "tree"):
         if name in chosen:
-            chosen[name] = None if chosen[name].casefold() == "none" else read(chosen[name])
+            chosen[name] = read_value(name, chosen[name])
     return SpeculativeConfig(**{**defaults.model_dump(), **chosen})
+
+
+def read_value(name: str, text: str) -> Any:
+    """What `--floor` or `--tree` says: None for `none`. Raises: InputError."""
+    if text.casefold() == "none":
+        return None
+    return _read_floor(text) if name == "floor" else _read_tree(text)
 
 
 def _read_floor(text: str) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -33,9 +35,22 @@ def writable_folder(folder: Path, option: str) -> Iterator[None]:
         raise
 
 
-def writable_report(path: Path | None) -> AbstractContextManager[None]:
-    """`writable_folder` of the file `--json` names; nothing for none, or for stdout."""
-    return nullcontext() if path is None or path == STDOUT else writable_folder(path.parent, "--json")
+def writable_report(path: Path | None, option: str = "--json") -> AbstractContextManager[None]:
+    """`writable_folder` of the file the option names; nothing for none, or for stdout."""
+    return nullcontext() if path is None or path == STDOUT else writable_folder(path.parent, option)
+
+
+def write_text(path: Path, text: str) -> None:
+    """To a file (under a temporary name first), or to stdout."""
+    if path == STDOUT:
+        sys.stdout.write(text + "\n")
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _remove_empty(folders: list[Path]) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import sys
 from pathlib import Path
 
 from ...runtime import GenerationResult
 from ...runtime.images import make_grid, save_png
 from .console import plain_table, stdout
-from .output import STDOUT
+from .output import write_text
 
 
 def is_file(out: Path) -> bool:
@@ -39,23 +37,13 @@ def save_pictures(result: GenerationResult, out: Path, grid: bool, columns: int 
 
 
 def write_report(result: GenerationResult, path: Path) -> None:
-    """Tokens and statistics as JSON, to a file (under a temporary name first) or to stdout."""
-    text = json.dumps(result.as_dict(), indent=1)
-    if path == STDOUT:
-        sys.stdout.write(text + "\n")
-        return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Tokens and statistics as JSON, to a file or to stdout."""
+    write_text(path, json.dumps(result.as_dict(), indent=1))
 
 
 def print_summary(result: GenerationResult, written: list[Path], backend: str) -> None:
     """Rule, accepted length, drift, speed, where the time went, and the backend with why it was chosen."""
     settings = result.parameters[0]
-    tokens = sum(s.n_tokens for s in result.stats)
     phases = {name: sum(s.seconds[name] for s in result.stats) for name in result.stats[0].seconds}
     drift = result.drift_per_token
     table = plain_table("", "")
@@ -64,7 +52,8 @@ def print_summary(result: GenerationResult, written: list[Path], backend: str) -
         "rule": settings["rule"] + (" (lossy; --rule lossless is exact)" if result.lossy else " (lossless)"),
         "accepted length": f"{result.accepted_length:.2f} tokens per target pass",
         "drift per token": "not known for this rule" if math.isnan(drift) else f"{drift:.4f} total variation",
-        "speed": f"{tokens / result.seconds:.0f} tokens/s, {result.seconds / len(result.images):.2f} s a picture",
+        "speed": f"{result.tokens_per_second:.0f} tokens/s, {result.images_per_minute:.1f} pictures a minute",
+        "batch": f"{result.shared:.2f} pictures share a target pass, {result.seconds / len(result.images):.2f} s each",
         "time": "  ".join(f"{name} {seconds / result.seconds:.0%}" for name, seconds in phases.items()),
         "written": str(written[0]) if len(written) == 1 else f"{len(written)} files in {written[0].parent}",
     }

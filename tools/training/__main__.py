@@ -1,4 +1,4 @@
-"""`python -m coolsd_trt.tools.training`: data, tokenizer, encode, decoder, target, draft, sample, export."""
+"""`python -m coolsd_trt.tools.training`: data, tokenizer, encode, decoder, target, draft, sample, export and more."""
 
 from __future__ import annotations
 
@@ -201,6 +201,36 @@ def draft(
         validate_every=validate_every, checkpoint_every=validate_every,
     )  # fmt: skip
     train(task, loop, out, resume=resume)
+
+
+@app.command()
+def classifier(
+    data: DataOption = Path("data"),
+    out: OutOption = Path("runs/classifier"),
+    export: Annotated[Path, typer.Option("--export", help="Folder for the finished classifier.")] = Path(
+        "demo/classifier"
+    ),
+    steps: StepsOption = 2500,
+    minutes: MinutesOption = None,
+    learning_rate: RateOption = 3e-3,
+    batch: BatchOption = 64,
+    seed: SeedOption = 0,
+    threads: ThreadsOption = 0,
+    validate_every: EveryOption = 250,
+    resume: ResumeOption = False,
+) -> None:
+    """Train the classifier that `evaluate --classifier` judges pictures with, and write it."""
+    from .classifier import ClassifierTask, write_classifier
+
+    _seed(seed, threads)
+    pictures = emoji.EmojiData.load(data)
+    loop = LoopSettings(
+        steps, learning_rate, seed, minutes, weight_decay=0.05, ema_decay=0.99,
+        validate_every=validate_every, checkpoint_every=validate_every,
+    )  # fmt: skip
+    train(ClassifierTask(pictures, batch=batch), loop, out, resume=resume)
+    write_classifier(out, pictures, export)
+    console.print(f"Written: {export}")
 
 
 @app.command()

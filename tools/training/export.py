@@ -81,7 +81,7 @@ def write_target(model: Target, classes: list[str], out_dir: Path) -> None:
         "name": "emoji-64", "sampling": SAMPLING,
     }  # fmt: skip
     _write_model(model, fields, out_dir)
-    _write_json(classes, out_dir / "class_names.json")
+    write_json(classes, out_dir / "class_names.json")
 
 
 def write_draft(model: Draft, target: TargetConfig, out_dir: Path) -> None:
@@ -146,18 +146,19 @@ def read_log(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / LOG_NAME).read_text(encoding="utf-8").splitlines()]
 
 
+def write_json(value: Any, path: Path) -> None:
+    """Write JSON for people, atomically."""
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
+
+
 def _write_model(model: nn.Module, fields: dict[str, Any], out_dir: Path) -> None:
     out_dir.mkdir(parents=True, exist_ok=True)
-    _write_json(fields, out_dir / "config.json")
+    write_json(fields, out_dir / "config.json")
     tensors = {k: v.detach().float().contiguous().clone() for k, v in model.state_dict().items()}
     path = out_dir / "model.safetensors"
     write_atomically(path, lambda p: save_file(tensors, p, metadata={"format": "pt"}))
     path.chmod(0o644)
-
-
-def _write_json(value: Any, path: Path) -> None:
-    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-    write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
 
 
 def _fields(config: Any) -> list[str]:

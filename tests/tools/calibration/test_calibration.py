@@ -13,8 +13,10 @@ from coolsd_trt.engines.bundle import Bundle
 from coolsd_trt.engines.loader import load_engines
 from coolsd_trt.runtime import Pipeline, SamplingConfig, SpeculativeConfig
 from coolsd_trt.runtime.condition import class_prompts
-from coolsd_trt.runtime.drift import acceptance_probability
+from coolsd_trt.runtime.drift import acceptance_probability, position_drift
 from coolsd_trt.runtime.schedules import cool_schedule
+from coolsd_trt.tools.bench.contenders import Workload
+from coolsd_trt.tools.calibration.check import above_budget, measure_setting
 from coolsd_trt.tools.calibration.costs import PassCosts
 from coolsd_trt.tools.calibration.prediction import predict
 from coolsd_trt.tools.calibration.search import best_within, candidates
@@ -38,11 +40,12 @@ def test_prediction_is_the_exact_expectation() -> None:
     # The trace's mean is over drawn chains: draw each as often as its probability says.
     counts = np.round(weight * 10_000).astype(int)
     drawn = Trace(np.repeat(trace.ratio, counts, axis=0), np.repeat(trace.beta, counts, axis=0))
-    omega = np.array([OMEGAS[5], 1.0])
-    betas = [acceptance_probability(p[i], q[i], omega[i]) for i in range(2)]
-    prediction = predict(drawn, omega)
-    assert prediction.tokens == pytest.approx(1 + betas[0] + betas[0] * betas[1], rel=1e-9)
-    assert prediction.drift == pytest.approx(betas[0] - acceptance_probability(p[0], q[0]), rel=1e-9)
+    for omega in ([OMEGAS[5], 1.0], [OMEGAS[5], 0.6], [0.5, OMEGAS[3]], [0.8, 0.3]):
+        betas = [acceptance_probability(p[i], q[i], omega[i]) for i in range(2)]
+        drifts = [position_drift(p[i], q[i], omega[i]) for i in range(2)]
+        prediction = predict(drawn, np.array(omega))
+        assert prediction.tokens == pytest.approx(1 + betas[0] + betas[0] * betas[1], rel=1e-9)
+        assert prediction.drift == pytest.approx(drifts[0] + betas[0] * drifts[1], rel=1e-9)
 
 
 def test_omega_below_one_is_free_of_drift_and_interpolation_is_careful() -> None:
@@ -103,15 +106,32 @@ def test_the_command_writes_the_default_and_keeps_the_bundle_intact(tiny_bundle:
         "--max-length",
         "2",
     ]
-    done = subprocess.run([*command, "--json", str(tmp_path / "c.json")], capture_output=True, text=True)
+    files = ["--json", str(tmp_path / "c.json"), "--plot", str(tmp_path / "c.png"), "--check-images", "2"]
+    done = subprocess.run([*command, *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
     assert "c(T)" in done.stdout
     assert "default is now" in done.stdout
     report = json.loads((tmp_path / "c.json").read_text())
     chosen = next(point for point in report["frontier"] if point["drift_budget"] == 0.05)
+    if chosen["settings"]["rule"] != "ar":
+        assert "measured" in done.stdout
+        assert report["measured"]["speed_up"]["low"] > 0
     assert Bundle.open(copy).manifest.speculative.model_dump(mode="json") == chosen["settings"]
     with Pipeline.load(copy) as pipeline:
         assert pipeline.generate([0]).parameters[0]["rule"] == chosen["settings"]["rule"]
+
+
+def test_the_chosen_setting_is_measured_beside_ar(tiny_bundle: Path) -> None:
+    config = SpeculativeConfig(rule="uniform", delta=2.0, draft_length=2)
+    with Pipeline.load(tiny_bundle, threads=1) as pipeline:
+        measured = measure_setting(pipeline, config, Workload(4, 2, 0))
+        alone = pipeline.generate([0, 1, 2, 3], speculative=config)
+    assert measured["accepted_length"].value == pytest.approx(alone.accepted_length)
+    drift = measured["drift_per_token"]
+    assert drift.value == pytest.approx(alone.drift_per_token)
+    assert above_budget(drift, drift.low * 0.9)
+    assert not above_budget(drift, drift.value)
 
 
 def test_greedy_sampling_is_refused(tiny_bundle: Path) -> None:
@@ -119,3 +139,11 @@ def test_greedy_sampling_is_refused(tiny_bundle: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "no schedule to calibrate" in done.stderr
+
+
+def test_a_chain_in_one_call_costs_what_that_call_does() -> None:
+    stepwise = PassCosts(np.array([1.0, 1.1, 1.2, 1.3]), np.array([0.1, 0.2, 0.3]), 0.1, 0.05)
+    assert stepwise.round(3, 2.0) == pytest.approx(1.3 + 0.2 + 2 * 0.1 + 0.05)
+    fused = PassCosts(stepwise.target, stepwise.draft_first, 0.1, 0.05, chains=np.array([0.1, 0.15]))
+    assert fused.round(2, 2.0) == pytest.approx(1.2 + 0.15 + 0.05)
+    assert fused.round(3, 2.0) == stepwise.round(3, 2.0)  # longer than any it was built for

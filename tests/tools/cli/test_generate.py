@@ -57,6 +57,25 @@ def test_a_picture_can_be_made_again_from_its_parameters(tiny_bundle: Path, tmp_
     np.testing.assert_array_equal(first, second)
 
 
+def test_a_drift_that_is_not_known_is_called_so(tiny_bundle: Path, tmp_path: Path) -> None:
+    rule = ["--rule", "lantern++", "--lantern-k", 3, "--resampling", "native"]
+    done = generate(tiny_bundle, tmp_path / "a.png", "-c", "hand", *rule)
+    assert done.returncode == 0, done.stderr
+    assert "not known for this rule" in done.stdout
+    assert "nan" not in done.stdout
+
+
+def test_a_dynamic_tree_of_a_chosen_size(tiny_bundle: Path, tmp_path: Path) -> None:
+    tree = ["--tree", "dynamic", "--draft-length", 3, "--tree-branches", 2]
+    done = generate(tiny_bundle, tmp_path / "a.png", "-c", "hand", *tree, "--tree-nodes", 6)
+    assert done.returncode == 0, done.stderr
+    made = read_parameters(tmp_path / "a.png")
+    assert (made["tree_nodes"], made["tree_branches"]) == (6, 2)
+    refused = generate(tiny_bundle, tmp_path / "b.png", "-c", "hand", *tree, "--tree-nodes", 2)
+    assert refused.returncode == 2
+    assert "tree_nodes = 2: too few for the 3 levels" in refused.stderr
+
+
 def test_a_grid_and_json_on_stdout(tiny_bundle: Path, tmp_path: Path) -> None:
     arguments = ["-c", 0, "-c", 1, "-n", 2, "--grid", "--rule", "lossless", "--json", "-"]
     done = generate(tiny_bundle, tmp_path / "g.png", *arguments)
@@ -98,6 +117,35 @@ def test_mistakes_are_one_message_and_leave_nothing(
     assert "Traceback" not in done.stderr
     assert all(word in done.stderr for word in words), done.stderr
     assert not (tmp_path / "new").exists()
+
+
+def test_an_automatic_draft_length_is_printed_stored_and_kept(tiny_bundle: Path, tmp_path: Path) -> None:
+    lengths = []
+    for name in ("a", "b"):
+        done = generate(tiny_bundle, tmp_path / f"{name}.png", "-c", 0, "--draft-length", "auto", "--rule", "lossless")
+        assert done.returncode == 0, done.stderr
+        lengths.append(read_parameters(tmp_path / f"{name}.png")["draft_length"])
+        assert f"draft length {lengths[-1]}: " in done.stderr
+    assert lengths[0] == lengths[1]
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    done = generate(tiny_bundle, tmp_path / "c.png", "-c", 0, "--draft-length", "long")
+    assert (done.returncode, (tmp_path / "c.png").exists()) == (2, False)
+    assert "'long' is neither" in done.stderr
+
+
+def test_a_batch_shows_how_many_share_its_passes(tiny_bundle: Path, tmp_path: Path) -> None:
+    done = generate(
+        tiny_bundle, tmp_path / "p", "-c", 0, "-n", 5, "--batch-size", 3, "--rule", "lossless", "--json", tmp_path / "s"
+    )
+    assert "pictures share a target pass" in done.stdout
+    report = json.loads((tmp_path / "s").read_text())
+    shared = report["images_per_pass"]
+    # Two batches: each starts full and only ever loses pictures, every one of which counts its own passes.
+    second = next(i for i in range(1, len(shared)) if shared[i] > shared[i - 1] or shared[i - 1 : i + 1] == [3, 2])
+    assert (shared[0], max(shared[second:])) == (3, 2)
+    assert sum(shared) == sum(image["target_passes"] for image in report["per_image"])
+    assert report["tokens_per_second"] == pytest.approx(5 * 16 / report["seconds"])
+    assert report["images_per_minute"] == pytest.approx(5 * 60 / report["seconds"])
 
 
 def test_one_file_for_two_pictures_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
