@@ -17,9 +17,9 @@ NO_CACHES: Mapping[str, int] = {}
 
 
 class Plan:
-    """A plan on the GPU. Steps run one after another, so contexts can share their memory. A context keeps its shapes
-    and caches, because a CUDA graph that was recorded from it is only good as long as it does; since TensorRT 10 several
-    may use one optimisation profile.
+    """A plan on the GPU. Steps run one after another, so contexts can share their memory, and since TensorRT 10 also an
+    optimisation profile. A context keeps its shapes and caches, because a CUDA graph that was recorded from it is only
+    good as long as it does.
 
     The driver must have been probed, and file, version and GPU compared with the manifest.
     """
