@@ -53,10 +53,10 @@ class BuildRequest:
     `class_names.json` beside the target. lowering: how graphs write the cache and attend; None: what suits the
     installed onnxruntime. heads, grid: attention heads and image tokens per side, where the target's checkpoint does
     not say. image_encoder: put the tokenizer's encoder side into the bundle, too. neighbors: columns of LANTERN's
-    neighbour table, 0 leaves it out. precision: of target and draft; the other parts, which
-    run once a picture, stay fp32, and so do norms and RoPE; embeddings are looked up in the float type beside the
-    integers. tensorrt: make graphs that TensorRT can read, which int8 for the CPU is not. block_size: int4 weights that
-    share a scale. text_encoder: a T5 in a transformers folder, for targets that take captions.
+    neighbour table, 0 leaves it out. precision: of target and draft; the other parts, which run once a picture, stay
+    fp32, and so do norms and RoPE; embeddings are looked up in the float type beside the integers. tensorrt: make
+    graphs that TensorRT can read, which int8 for the CPU is not; they suit other GPU backends, too. block_size: int4
+    weights that share a scale. text_encoder: a T5 in a transformers folder, for targets that take captions.
     """
 
     target: Path | Checkpoint
