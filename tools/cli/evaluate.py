@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from ...engines.backends import BACKENDS
+from ...engines.backends import BACKENDS_HELP
 from ...engines.bundle import Bundle
 from ...runtime import InputError, SpeculativeConfig
 from ...runtime.protocols import ModelInfo
@@ -82,7 +82,7 @@ def evaluate(
     top_k: options.TopK = None,
     top_p: options.TopP = None,
     top_p_first: options.TopPFirst = None,
-    backend: Annotated[str, typer.Option(help=f"auto or one of: {', '.join(BACKENDS)}.")] = "auto",
+    backend: Annotated[str, typer.Option(help=f"auto or one of: {BACKENDS_HELP}")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,
     run: RunPath = None,
     report: Annotated[Path | None, _option(_OUTPUT, "Write every figure to this file.", "--json")] = None,
