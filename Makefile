@@ -26,10 +26,12 @@ typecheck: .venv/ready
 	for folder in runtime engines export tools; do ln -sfn ../../../$$folder build/typed/coolsd_trt/$$folder; done
 	cd build/typed && ../../.venv/bin/mypy --config-file ../../pyproject.toml --cache-dir ../mypy -p coolsd_trt
 
-# The measured tables of the README, on the bundle of `make demo`; some minutes on a quiet machine.
+# The measured tables of the README and docs/results.md, on the bundle of `make demo`; some minutes each on a quiet machine.
 results: .venv/ready
 	.venv/bin/python -m coolsd_trt.tools.bench rules $(BUNDLE) --cfg 3 --json docs/results/rules.json
-	.venv/bin/coolsd-trt calibrate $(BUNDLE) --drift-budget 0.05 --dry-run --json docs/results/calibration.json
+	.venv/bin/coolsd-trt calibrate $(BUNDLE) --drift-budget 0.05 --dry-run --json docs/results/calibration.json \
+	    --plot docs/results/frontier.png
+	.venv/bin/python -m coolsd_trt.tools.evaluation.report $(BUNDLE) --out docs/results.md
 
 # Every benchmark on a quiet machine, about a quarter of an hour: docs/results/ and the page made from it.
 RESULTS := docs/results

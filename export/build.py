@@ -16,7 +16,7 @@ from ..engines.manifest import MANIFEST_NAME, LoweringName, Manifest, PrecisionN
 from ..engines.ort import OrtCaptionProjection
 from ..runtime.condition import CaptionCondition, ClassCondition, Condition
 from ..runtime.config import SamplingConfig, SpeculativeConfig
-from ..runtime.errors import InputError
+from ..runtime.errors import BackendError, InputError
 from .cache_key import build_key, up_to_date
 from .checkpoint import Checkpoint, listed
 from .eagle import EagleDraft
@@ -53,10 +53,10 @@ class BuildRequest:
     `class_names.json` beside the target. lowering: how graphs write the cache and attend; None: what suits the
     installed onnxruntime. heads, grid: attention heads and image tokens per side, where the target's checkpoint does
     not say. image_encoder: put the tokenizer's encoder side into the bundle, too. neighbors: columns of LANTERN's
-    neighbour table, 0 leaves it out. precision: of target and draft; the other parts, which
-    run once a picture, stay fp32, and so do norms and RoPE; embeddings are looked up in the float type beside the
-    integers. tensorrt: make graphs that TensorRT can read, which int8 for the CPU is not. block_size: int4 weights that
-    share a scale. text_encoder: a T5 in a transformers folder, for targets that take captions.
+    neighbour table, 0 leaves it out. precision: of target and draft; the other parts, which run once a picture, stay
+    fp32, and so do norms and RoPE; embeddings are looked up in the float type beside the integers. tensorrt: make
+    graphs that TensorRT can read, which int8 for the CPU is not; they suit other GPU backends, too. block_size: int4
+    weights that share a scale. text_encoder: a T5 in a transformers folder, for targets that take captions.
     """
 
     target: Path | Checkpoint
@@ -111,8 +111,6 @@ def build_bundle(
     if request.max_draft_length < 0:
         raise InputError(f"max_draft_length = {request.max_draft_length}: it must be at least 0.")
     precision = Precision(request.precision, request.tensorrt, request.block_size)
-    if precision.name in COSTED:
-        require_onnxruntime("ort-cpu")
     if request.neighbors < 0:
         raise InputError(f"neighbors = {request.neighbors}: it must be at least 0.")
     report("read")
@@ -152,7 +150,10 @@ def build_bundle(
             **parts,
         )
         (folder / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
-    return BuildResult(manifest, cached=False, notes=_notes(sources, models))
+    notes = _notes(sources, models)
+    if precision.name in COSTED and manifest.target.precision_cost is None:
+        notes = (*notes, f"onnxruntime is not installed: what {precision.name} costs was not measured.")
+    return BuildResult(manifest, cached=False, notes=notes)
 
 
 def _open_sources(request: BuildRequest) -> dict[str, Checkpoint]:
@@ -233,7 +234,7 @@ def _write_parts(
         report("text encoder")
         path = folder / "text_encoder.onnx"
         parts["text_encoder"] = write_text_encoder(path, models.text_encoder, target.shape.zero_rows)
-    if precision.name in COSTED:
+    if precision.name in COSTED and _has_onnxruntime():
         report("precision")
         parts["target"] = _with_cost(folder, parts["target"], models)
     if models.draft is not None:
@@ -250,6 +251,15 @@ def _write_parts(
         rows = models.tokenizer.tensor("quantize.embedding.weight")
         parts["neighbors"] = write_neighbors(folder / "neighbors.npy", rows, request.neighbors)
     return parts
+
+
+def _has_onnxruntime() -> bool:
+    """Those who build plans for a GPU may do without it."""
+    try:
+        require_onnxruntime("ort-cpu")
+    except BackendError:
+        return False
+    return True
 
 
 def _with_cost(folder: Path, spec: TransformerSpec, models: _Models) -> TransformerSpec:

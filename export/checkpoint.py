@@ -16,6 +16,8 @@ from ..runtime.errors import InputError
 
 Shape = tuple[int, ...]
 Number = TypeVar("Number", int, float)
+# Pages of mapped files stay in memory after they were read, up to the whole file, unless it is opened anew.
+MAPPED_BYTES = 1 << 29
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -31,6 +33,7 @@ class Checkpoint(ABC):
         self.config = config
         self._files = tuple(files)
         self._used: set[str] = set()
+        self._mapped = 0
         self._watcher: Callable[[int], None] = lambda elements: None
 
     @property
@@ -38,13 +41,20 @@ class Checkpoint(ABC):
     def shapes(self) -> Mapping[str, Shape]:
         """Shape of every tensor, by name."""
 
+    def _open(self) -> None:  # noqa: B027  (nothing to do where nothing is mapped)
+        """Map the files, and forget how they were mapped before."""
+
     @abstractmethod
     def _read(self, name: str) -> NDArray[Any]:
         """The tensor as it is stored."""
 
     def tensor(self, name: str) -> NDArray[Any]:
         """Read one tensor. Raises: InputError when it is no float, or holds a NaN or an infinity."""
+        if self._mapped > MAPPED_BYTES:
+            self._mapped = 0
+            self._open()
         value = self._read(name)
+        self._mapped += value.nbytes
         if name not in self._used:
             self._used.add(name)
             self._watcher(value.size)

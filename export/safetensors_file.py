@@ -20,17 +20,22 @@ class SafetensorsCheckpoint(Checkpoint):
     ) -> None:
         weights = tuple(weights)
         super().__init__(path, config, (*weights, *companions))
+        self._weights = weights
         self._shapes: dict[str, Shape] = {}
         self._homes: dict[str, Any] = {}
-        for file in weights:
-            opened = _open(file)
-            for name in opened.keys():  # noqa: SIM118  (not a mapping)
-                self._shapes[name] = tuple(opened.get_slice(name).get_shape())
-                self._homes[name] = opened
+        self._open()
 
     @property
     def shapes(self) -> Mapping[str, Shape]:
         return self._shapes
+
+    def _open(self) -> None:
+        self._homes.clear()
+        for file in self._weights:
+            opened = _open(file)
+            for name in opened.keys():  # noqa: SIM118  (not a mapping)
+                self._shapes[name] = tuple(opened.get_slice(name).get_shape())
+                self._homes[name] = opened
 
     def _read(self, name: str) -> NDArray[Any]:
         home = self._homes[name]

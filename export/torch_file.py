@@ -28,18 +28,24 @@ class TorchCheckpoint(Checkpoint):
     def __init__(
         self, path: Path, weights: Iterable[Path], config: Mapping[str, Any], companions: Iterable[Path]
     ) -> None:
-        weights = tuple(weights)
+        self._weights = tuple(weights)
         self._tensors: dict[str, Any] = {}
-        for file in weights:
-            content = _load(file)
-            arguments = content.get("args") if isinstance(content, dict) else None
-            config = {**_grid_of(arguments), **config}
-            self._tensors.update(_state_dict(file, content))
-        super().__init__(path, config, (*weights, *companions))
+        self._from_arguments: dict[str, Any] = {}
+        self._open()
+        super().__init__(path, {**self._from_arguments, **config}, (*self._weights, *companions))
 
     @property
     def shapes(self) -> Mapping[str, Shape]:
         return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+
+    def _open(self) -> None:
+        if self._tensors and not all(map(zipfile.is_zipfile, self._weights)):
+            return  # torch's old format can't be mapped: it is in memory as a whole
+        self._tensors.clear()
+        for file in self._weights:
+            content = _load(file)
+            self._tensors.update(_state_dict(file, content))
+            self._from_arguments |= _grid_of(content.get("args"))
 
     def _read(self, name: str) -> NDArray[Any]:
         tensor = self._tensors[name].detach()

@@ -138,6 +138,7 @@ class FakeTrt:
         self.contexts: list[FakeContext] = []
         self.capturable = True
         self.full = False
+        self.kernels = FakeKernels()
         self._cuda = cuda
 
     def Runtime(self, log: Any) -> Any:
@@ -148,6 +149,20 @@ class FakeTrt:
         if self.full:
             return None
         return FakeEngine(self, self._cuda, Path(plan.decode()))
+
+
+class FakeKernels:
+    """A runtime cache, which takes what one of the same GPU and version gave."""
+
+    def __init__(self) -> None:
+        self.given: list[bytes] = []
+
+    def serialize(self) -> bytes:
+        return b"kernels"
+
+    def deserialize(self, blob: bytes) -> bool:
+        self.given.append(blob)
+        return blob == b"kernels"
 
 
 class FakeEngine:
@@ -167,7 +182,7 @@ class FakeEngine:
 
     def create_runtime_config(self) -> Any:
         config = SimpleNamespace()
-        config.create_runtime_cache = object
+        config.create_runtime_cache = lambda: self._trt.kernels
         config.set_runtime_cache = lambda cache: setattr(config, "cache", cache)
         config.set_execution_context_allocation_strategy = lambda value: setattr(config, "strategy", value)
         return config

@@ -45,7 +45,9 @@ class Budget:
 
     def refuses(self, seconds: float) -> str | None:
         """Why something of this length is not begun; None when it is."""
-        left = max(0.0, self._end - time.monotonic())
+        left = self._end - time.monotonic()
+        if left <= 0:
+            return "no time is left"
         return f"takes about {seconds:.0f} s, {left:.0f} s are left" if seconds >= left else None
 
     def estimate(self, size: int) -> float:

@@ -10,14 +10,16 @@ from ...runtime.errors import BackendError, BundleError
 from ..cuda import Cuda, out_of_memory
 from ..manifest import GraphSpec, Profile
 from .flavour import new_log
+from .kernels import KernelCache
 from .profiles import Shape
 
 NO_CACHES: Mapping[str, int] = {}
 
 
 class Plan:
-    """A plan on the GPU. Steps run one after another, so contexts can share their memory. A context keeps its shapes
-    and caches, because a CUDA graph that was recorded from it is only good as long as it does.
+    """A plan on the GPU. Steps run one after another, so contexts can share their memory, and since TensorRT 10 also an
+    optimisation profile. A context keeps its shapes and caches, because a CUDA graph that was recorded from it is only
+    good as long as it does.
 
     The driver must have been probed, and file, version and GPU compared with the manifest.
     """
@@ -27,6 +29,8 @@ class Plan:
         self._memory: int | None = None
         self._contexts: dict[tuple[Any, ...], Any] = {}
         self._addresses: dict[str, int] = {}
+        self._kernels: KernelCache | None = None
+        self._used = False
         self._log = new_log(trt)
         self._runtime = trt.Runtime(self._log)
         self._engine = self._deserialise()
@@ -72,8 +76,11 @@ class Plan:
 
     def close(self) -> None:
         """Free contexts, engine and memory; calling it twice is fine."""
+        if self._kernels is not None and self._used:
+            self._kernels.save()
+        self._kernels = None
         self._contexts.clear()
-        self._engine = self._runtime = None
+        self._how = self._engine = self._runtime = None
         if self._memory is not None:
             memory, self._memory = self._memory, None
             self._cuda.free(memory)
@@ -89,6 +96,7 @@ class Plan:
         return engine
 
     def _context(self, profile: int, shapes: Mapping[str, Shape], caches: Mapping[str, int]) -> Any:
+        self._used = True
         key = (*shapes.values(), *caches.values())
         if key not in self._contexts:
             context = self._engine.create_execution_context(self._how)
@@ -115,10 +123,9 @@ class Plan:
             return strategy
         config = self._engine.create_runtime_config()
         config.set_execution_context_allocation_strategy(strategy)
-        # TensorRT-RTX compiles kernels for the shapes it sees: at once, so that a graph records the final ones; and
-        # into one cache, so that contexts share them.
+        # TensorRT-RTX compiles kernels for the shapes it sees: at once, so that a graph records the final ones.
         config.dynamic_shapes_kernel_specialization_strategy = specialisation.EAGER
-        config.set_runtime_cache(config.create_runtime_cache())
+        self._kernels = KernelCache(config, self._path.with_suffix(".kernels"))
         return config
 
     def _check(self, spec: GraphSpec) -> None:

@@ -27,16 +27,18 @@ RUNS = {
 }
 
 
-def golden_folder(name: str) -> Path:
-    """Where that set is. Skips the test, saying where it was looked for, when it is nowhere."""
+def golden_folder(name: str, part: str = "") -> Path:
+    """Where that set, with that file or folder, is. Skips the test, saying where it was looked for, when it is
+    nowhere."""
     for place in PLACES:
-        if (place / name).is_dir():
+        if (place / name / part).exists():
             return place / name
-    pytest.skip(f"golden set {name!r} is in none of {', '.join(map(str, PLACES))}")
+    wanted = f"{part!r} of golden set {name!r}" if part else f"golden set {name!r}"
+    pytest.skip(f"{wanted} is in none of {', '.join(map(str, PLACES))}")
 
 
 def load(name: str, file: str) -> dict[str, np.ndarray]:
-    return dict(np.load(golden_folder(name) / file))
+    return dict(np.load(golden_folder(name, file) / file))
 
 
 class RecordedUniforms:

@@ -12,23 +12,27 @@ from coolsd_trt.engines.ort import OrtTransformer
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.export.eagle import EagleDraft
 from coolsd_trt.export.graph.draft import write_draft
-from coolsd_trt.export.llamagen import LlamaGenTarget
 from coolsd_trt.export.locate import open_checkpoint
+from coolsd_trt.export.weights import TransformerShape
 from coolsd_trt.runtime import Pipeline, SamplingConfig, SpeculativeConfig
 from coolsd_trt.runtime.condition import caption_prompts
 from coolsd_trt.runtime.stepping import chain_step, guided, prefill_step
 
 from .golden import golden_folder, load
-from .models import ArrayCheckpoint, tokenizer_tensors
+from .models import ArrayCheckpoint, shape, tokenizer_tensors
 
 SET = "lantern_llamagen"
 SCALE = 3.0
 ATOL = 1e-4
 
 
+# The target of the set, as far as the drafter depends on it.
+TARGET = shape(layers=3, heads=4, kv_heads=4, head_dim=32, ffn=512, vocab=512, grid=(16, 16), zero_rows=120)
+
+
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
-    folder, tokenizer = golden_folder(SET), ArrayCheckpoint(tokenizer_tensors(512))
+    folder, tokenizer = golden_folder(SET, "target"), ArrayCheckpoint(tokenizer_tensors(512))
     out = tmp_path_factory.mktemp("bundle") / "lantern"
     build_bundle(BuildRequest(folder / "target", tokenizer, folder / "drafter"), out)
     with Pipeline.load(out, threads=1) as loaded:
@@ -56,26 +60,39 @@ def test_hidden_states_of_the_condition_padding_included(
     np.testing.assert_allclose(hidden, data["target_prefill_hidden"], atol=ATOL, rtol=0)
 
 
-def test_drafter_prefill_tree_levels_and_next_round(pipeline: Pipeline, data: dict[str, np.ndarray]) -> None:
+def test_the_targets_head_on_the_drafters_features(pipeline: Pipeline, data: dict[str, np.ndarray]) -> None:
     draft = pipeline._engines.draft
     draft.allocate(2, 180)
-    out = chain_step(draft, data["fw0_ids"], np.zeros(2, np.int64), data["fw0_hidden_in"])
-    np.testing.assert_allclose(out.hidden, data["fw0_hidden_out"], atol=ATOL, rtol=0)
-    both = out.logits[:, -1]
+    both = chain_step(draft, data["fw0_ids"], np.zeros(2, np.int64), data["fw0_hidden_in"]).logits[:, -1]
     np.testing.assert_allclose(both, data["draft_prefill_last_logits_both"], atol=ATOL, rtol=0)
     combined = guided(both, SamplingConfig(cfg_scale=SCALE), 0)
     np.testing.assert_allclose(combined, data["draft_prefill_last_logits_cfg"], atol=5e-4, rtol=0)
 
+
+def test_drafter_prefill_tree_levels_and_next_round(data: dict[str, np.ndarray], tmp_path: Path) -> None:
+    draft = drafter(tmp_path, "t2i", TARGET)
+    draft.allocate(2, 180)
+    out = chain_step(draft, data["fw0_ids"], np.zeros(2, np.int64), data["fw0_hidden_in"])
+    np.testing.assert_allclose(out.hidden, data["fw0_hidden_out"], atol=ATOL, rtol=0)
     length = 120
     for i in range(1, 5):
-        length = tree_step(pipeline, data, i, length)
+        length = tree_step(draft, data, i, length)
     # The next round feeds the accepted position and its first level: the tree's cache entries are overwritten.
-    tree_step(pipeline, data, 6, tree_step(pipeline, data, 5, 120))
+    tree_step(draft, data, 6, tree_step(draft, data, 5, 120))
 
 
-def tree_step(pipeline: Pipeline, data: dict[str, np.ndarray], i: int, length: int) -> int:
+def drafter(folder: Path, input_type: str, target: TransformerShape) -> OrtTransformer:
+    """The graph of the set's drafter alone; its logits are zero, for the head is the target's."""
+    checkpoint = open_checkpoint(golden_folder(SET) / "drafter")
+    checkpoint.config = {**checkpoint.config, "input_type": input_type}
+    head = np.zeros((target.vocab, target.hidden), np.float32)
+    spec = write_draft(folder / "draft.onnx", EagleDraft(checkpoint, target), head, 4, "portable")
+    return OrtTransformer(folder / "draft.onnx", spec, threads=1)
+
+
+def tree_step(draft: OrtTransformer, data: dict[str, np.ndarray], i: int, length: int) -> int:
     """Run the recorded pass i into a cache of `length` positions and compare it; the cache's new length."""
-    draft, ids = pipeline._engines.draft, data[f"fw{i}_ids"]
+    ids = data[f"fw{i}_ids"]
     nodes = ids.shape[1]
     tree = data.get(f"fw{i}_tree_mask", np.tri(nodes)[None, None])[0, 0] > 0
     mask = np.zeros((2, 1, nodes, draft.cache_length), dtype=bool)
@@ -93,12 +110,8 @@ def tree_step(pipeline: Pipeline, data: dict[str, np.ndarray], i: int, length: i
 def test_positions_of_every_input_type(
     data: dict[str, np.ndarray], tmp_path: Path, input_type: str, grid: int, zero_rows: int, first: int
 ) -> None:
-    target = LlamaGenTarget(open_checkpoint(golden_folder(SET) / "target"))
-    drafter = open_checkpoint(golden_folder(SET) / "drafter")
-    drafter.config = {**drafter.config, "input_type": input_type}
-    shape = replace(target.shape, grid=(grid, grid), zero_rows=zero_rows + 1)
-    spec = write_draft(tmp_path / "draft.onnx", EagleDraft(drafter, shape), target.head(), 4, "portable")
-    engine, ids = OrtTransformer(tmp_path / "draft.onnx", spec, threads=1), data["rope_probe_tokens"]
+    engine = drafter(tmp_path, input_type, replace(TARGET, grid=(grid, grid), zero_rows=zero_rows + 1))
+    ids = data["rope_probe_tokens"]
     engine.allocate(*ids.shape)
     positions = np.broadcast_to(first + np.arange(ids.shape[1]), ids.shape)
     mask = np.broadcast_to(np.tri(ids.shape[1], dtype=bool), (2, 1, 40, 40))

@@ -34,7 +34,7 @@ SCALE = 7.5
 def pipeline(tmp_path_factory: pytest.TempPathFactory, request) -> Iterator[Pipeline]:
     """From the official file and from the same weights in LANTERN's names."""
     folder, name = request.param.split("/")
-    target = golden_folder(folder) / name
+    target = golden_folder(folder, name) / name
     out = tmp_path_factory.mktemp("bundle") / "t2i"
     build_bundle(BuildRequest(target, ArrayCheckpoint(tokenizer_tensors(512))), out)
     with Pipeline.load(out, threads=1) as loaded:

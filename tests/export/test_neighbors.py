@@ -10,10 +10,14 @@ from coolsd_trt.export.neighbors import nearest_codes
 from .golden import golden_folder
 
 
+def load_array(file: str) -> np.ndarray:
+    return np.load(golden_folder("lantern_llamagen", file) / file)
+
+
 def test_the_references_table() -> None:
-    codebook = np.load(golden_folder("lantern_llamagen") / "codebook_embedding.npy")
+    codebook = load_array("codebook_embedding.npy")
     table = nearest_codes(codebook, 1000)
-    expected = np.load(golden_folder("lantern_llamagen") / "top_511_indices.npy")
+    expected = load_array("top_511_indices.npy")
     assert table.dtype == np.uint16
     assert table.shape == expected.shape
     # Ties are unspecified: where the codes differ, their distances must not.

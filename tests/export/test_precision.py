@@ -17,7 +17,7 @@ from coolsd_trt.export.graph.precision import Precision
 from coolsd_trt.export.graph.quantise import pack_int4, quantise_blocks, quantise_rows
 from coolsd_trt.export.graph.transformer import write_target
 from coolsd_trt.export.llamagen import LlamaGenTarget
-from coolsd_trt.runtime import InputError, Pipeline, SpeculativeConfig
+from coolsd_trt.runtime import BackendError, InputError, Pipeline, SpeculativeConfig
 from coolsd_trt.runtime.stepping import chain_step
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +85,16 @@ def test_a_build_measures_what_a_precision_costs(
     assert cost is not None
     assert 0 < cost.kl < most
     assert 0 < cost.tv < most**0.5
+
+
+def test_without_onnxruntime_the_cost_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise BackendError("onnxruntime is not installed")
+
+    monkeypatch.setattr("coolsd_trt.export.build.require_onnxruntime", missing)
+    result = build_bundle(BuildRequest(**checkpoints(5), precision="int4", tensorrt=True), tmp_path / "bundle")
+    assert result.manifest.target.precision_cost is None
+    assert result.notes == ("onnxruntime is not installed: what int4 costs was not measured.",)
 
 
 def test_the_manifest_says_how_matrices_are_stored(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from .edges import EDGES
 from .enumeration import Script, exact_law, marginal
 
 Distribution = NDArray[np.float64]
@@ -142,18 +143,6 @@ def test_a_whole_round_of_two(omega: tuple[float, float]) -> None:
             long = sum(m for o, m in law.items() if len(o) > 1 and o[0] == x1)
             both = sum(m for o, m in law.items() if o[:2] == (x1, y))
             assert both == pytest.approx(long * p[1 + x1][y], abs=1e-6)
-
-
-EDGES = {
-    "q zero where p is not": ([0.5, 0.5, 0.0, 0.0], [0.0, 0.2, 0.8, 0.0]),
-    "p zero where q is not": ([0.0, 0.5, 0.5, 0.0], [0.7, 0.1, 0.1, 0.1]),
-    "disjoint": ([0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5]),
-    "p one-hot": ([0.0, 1.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]),
-    "q one-hot": ([0.25, 0.25, 0.25, 0.25], [0.0, 0.0, 1.0, 0.0]),
-    "both one-hot, equal": ([0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0]),
-    "both one-hot, different": ([0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]),
-    "p = q": ([0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.3, 0.4]),
-}
 
 
 @pytest.mark.parametrize("omega", OMEGAS)

@@ -51,7 +51,7 @@ NOT_REPLAYED = {"lantern_greedy_static_k20_delta02"}
 
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
-    folder, tokenizer = golden_folder(SET), golden_folder("llamagen_vq16") / "vq_ds16_tiny.pt"
+    folder, tokenizer = golden_folder(SET, "target"), golden_folder("llamagen_vq16") / "vq_ds16_tiny.pt"
     out = tmp_path_factory.mktemp("bundle") / "lantern"
     build_bundle(BuildRequest(folder / "target", tokenizer, folder / "drafter"), out)
     with Pipeline.load(out, threads=1) as loaded:

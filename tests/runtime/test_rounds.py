@@ -152,8 +152,15 @@ def picture_law(monkeypatch: pytest.MonkeyPatch, vocab: int, config: Speculative
     return law
 
 
+def test_a_lossless_picture_drafted_one_token_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = picture_law(monkeypatch, 3, SpeculativeConfig(rule="ar"))
+    drafted = picture_law(monkeypatch, 3, SpeculativeConfig(rule="lossless", draft_length=1))
+    np.testing.assert_allclose(drafted, plain, atol=1e-3)
+
+
 @pytest.mark.parametrize("tree", [None, ((0,), (1,)), "dynamic"], ids=str)
 def test_a_lossless_picture_has_the_targets_law(monkeypatch: pytest.MonkeyPatch, tree: object) -> None:
+    """L is 5, the picture has three tokens: the draft is longer than what is left."""
     plain = picture_law(monkeypatch, 3, SpeculativeConfig(rule="ar"))
     drafted = picture_law(monkeypatch, 3, SpeculativeConfig(rule="lossless", tree=tree))
     np.testing.assert_allclose(drafted, plain, atol=1e-3)

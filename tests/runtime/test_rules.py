@@ -15,6 +15,7 @@ from coolsd_trt.runtime.tree import Tree
 from coolsd_trt.runtime.verification import judge
 from numpy.typing import NDArray
 
+from .edges import EDGES
 from .enumeration import exact_law, marginal
 
 Distribution = NDArray[np.float64]
@@ -96,6 +97,20 @@ def test_lantern_with_its_own_residual(seed: int, bound: str, k: int) -> None:
     np.testing.assert_allclose(law, expected, atol=1e-7)
     assert (law[p == 0] == 0).all()
     assert np.isnan(rule.measure(Law.of_dense(p), Law.of_dense(q))[1]) == rule.lossy
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("bound", LANTERNS)
+@pytest.mark.parametrize("case", EDGES)
+def test_lantern_at_the_edges(case: str, bound: str, native: bool) -> None:
+    p, q = (np.array(values) for values in EDGES[case])
+    table = np.array([[y for y in range(4) if y != x] for x in range(4)], dtype=np.uint16)
+    rule = NeighborAcceptance(table, 2, **LANTERNS[bound], native=native)
+    law = emitted_law(p, q, rule)
+    assert law.sum() == pytest.approx(1.0, abs=1e-7)
+    assert (law[p == 0] == 0).all()
+    if not native:
+        assert rule.measure(Law.of_dense(p), Law.of_dense(q))[1] == pytest.approx(np.abs(law - p).sum() / 2, abs=1e-7)
 
 
 def test_a_bound_beyond_every_sum_still_reaches_only_k() -> None:

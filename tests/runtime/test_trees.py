@@ -22,6 +22,7 @@ from coolsd_trt.runtime.verification import judge
 from numpy.typing import NDArray
 
 from ..export.golden import golden_folder
+from .edges import EDGES
 from .enumeration import Script, exact_law
 
 Distribution = NDArray[np.float64]
@@ -29,7 +30,7 @@ Distribution = NDArray[np.float64]
 
 @pytest.mark.parametrize("name", TREES)
 def test_the_references_trees(name: str) -> None:
-    reference = json.loads((golden_folder("lantern_llamagen") / "trees" / f"{name}.json").read_text())
+    reference = json.loads((golden_folder("lantern_llamagen", "trees") / "trees" / f"{name}.json").read_text())
     tree, verify = TREES[name], reference["verify"]
     assert Tree.from_paths(reference["choices"]) == tree
     assert Tree.from_paths(reference["choices"][::-1]) == tree
@@ -117,6 +118,33 @@ def test_siblings_are_exact_up_to_omega_one(n_children: int, omega: float) -> No
     np.testing.assert_allclose(law.emitted, p, atol=1e-6)
     assert law.drift == 0
     assert law.acceptance == pytest.approx(law.stands, abs=1e-6)
+
+
+@pytest.mark.parametrize("n_children", [2, 4])
+@pytest.mark.parametrize("case", EDGES)
+def test_siblings_are_exact_at_the_edges(case: str, n_children: int) -> None:
+    p, q = (np.array(values) for values in EDGES[case])
+    for rule in (Relaxation(1.0), Relaxation(0.5)):
+        np.testing.assert_allclose(node_law(p, q, n_children, rule).emitted, p, atol=1e-6)
+    lossy = node_law(p, q, n_children, Relaxation(2.0))
+    assert (lossy.emitted[p == 0] == 0).all()
+    assert np.abs(lossy.emitted - p).sum() / 2 <= lossy.drift + 1e-7
+
+
+def test_siblings_of_a_large_vocabulary() -> None:
+    size, rng = 65536, np.random.default_rng(0)
+    p, q = (rng.dirichlet(np.full(size, 0.05)).astype(np.float32) for _ in range(2))
+    p[rng.random(size) < 0.5] = 0.0
+    p_law, q_law = Law.of_dense(p / p.sum()), Law.of_dense(q / q.sum())
+    for seed in range(50):
+        source = np.random.default_rng(seed)
+        proposal = Proposal.empty(Tree.from_paths([[0], [1], [2], [3]]), 0)
+        proposal.offer(0, q_law.draw_distinct(4, source), q_law)
+        assert len(set(proposal.tokens[1:].tolist())) == 4
+        verdict = judge(proposal, lambda node: p_law, [Relaxation(1.0)], source)
+        assert all(p[proposal.tokens[node]] > 0 for node in verdict.path)
+        assert p[verdict.next_token] > 0
+        assert 0 <= verdict.acceptance[0] <= 4
 
 
 def test_every_sibling_adds_acceptance() -> None:

@@ -56,8 +56,9 @@ def rules(
 
 
 def _cells(row: Contender, baseline: Contender) -> tuple[str, ...]:
-    accepted, drift, speed = row.sample.figures(baseline.sample).values()
-    return row.name, str(accepted), str(drift if drift.value else 0), f"{speed}x"
+    figures = row.sample.figures(baseline.sample)
+    drift = figures["drift_per_token"]
+    return row.name, str(figures["accepted_length"]), str(drift if drift.value else 0), f"{figures['speed_up']}x"
 
 
 def _as_dicts(rows: list[Contender]) -> list[dict[str, Any]]:

@@ -115,7 +115,7 @@ def build(
         grid=grid,
         image_encoder=image_encoder,
         precision=precision,
-        tensorrt=plans is not None,
+        tensorrt=plans is not None or (backend != "ort-cpu" and precision != "bf16"),
         block_size=block_size,
         neighbors=neighbors,
     )

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.progress import track
 
-from ...engines.backends import BACKENDS
+from ...engines.backends import BACKENDS_HELP
 from ...engines.bundle import Bundle
 from ...runtime import InputError, SpeculativeConfig
 from ...runtime.protocols import ModelInfo
@@ -26,6 +27,8 @@ from . import options
 from .console import plain_table, stderr, stdout
 from .output import STDOUT, writable_folder, write_text
 
+# Of a table in a file; in a terminal it is as wide as that.
+PIPED_WIDTH = 200
 _GRID, _PICTURES, _OUTPUT = "Grid", "Pictures", "Output"
 
 
@@ -79,7 +82,7 @@ def evaluate(
     top_k: options.TopK = None,
     top_p: options.TopP = None,
     top_p_first: options.TopPFirst = None,
-    backend: Annotated[str, typer.Option(help=f"auto or one of: {', '.join(BACKENDS)}.")] = "auto",
+    backend: Annotated[str, typer.Option(help=f"auto or one of: {BACKENDS_HELP}")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,
     run: RunPath = None,
     report: Annotated[Path | None, _option(_OUTPUT, "Write every figure to this file.", "--json")] = None,
@@ -190,4 +193,5 @@ def _print(rows: Sequence[Row]) -> None:
     output = plain_table("setting", *(TITLES[name] for name in names), "frontier")
     for row in rows:
         output.add_row(row.contender.name, *(shown(row.figures[name]) for name in names), "*" if row in best else "")
-    stdout.print(output)
+    console = stdout if stdout.is_terminal else Console(width=PIPED_WIDTH, highlight=False)
+    console.print(output)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...engines.backends import BACKENDS
+from ...engines.backends import BACKENDS_HELP
 from ...engines.bundle import Bundle
 from ...engines.loader import LoadedEngines, load_engines
 from ...runtime import InputError
@@ -61,7 +61,7 @@ def profile(
     tree_nodes: options.TreeNodes = None,
     tree_branches: options.TreeBranches = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Pictures that share passes.")] = 1,
-    backend: Annotated[str, typer.Option(help=f"auto or one of: {', '.join(BACKENDS)}.")] = "auto",
+    backend: Annotated[str, typer.Option(help=f"auto or one of: {BACKENDS_HELP}")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")] = None,
     report: Annotated[Path | None, typer.Option("--json", help="Write every figure to this file.")] = None,
     trace: Annotated[

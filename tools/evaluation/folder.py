@@ -22,19 +22,22 @@ class RunFolder:
     """`settings.json`; `measured.jsonl`, a line a batch with every setting's figures of every picture; `pictures/`."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
-        """Open or make the folder. Raises: InputError when it holds a run with other settings, or something else."""
+        """Nothing is written yet. Raises: InputError when it holds a run with other settings, or something else."""
         self.path = path
+        self._settings = settings
         self._lines = path / MEASURED
         found = path / SETTINGS
         if found.is_file():
             require_same(found, _read_settings(found), settings)
         elif path.exists() and any(path.iterdir()):
             raise InputError(f"--run {path}: the folder holds something else. Choose another one.")
-        else:
-            path.mkdir(parents=True, exist_ok=True)
-            temporary = found.with_suffix(".tmp")
-            temporary.write_text(json.dumps(settings, indent=1), encoding="utf-8")
-            temporary.replace(found)
+
+    def begin(self) -> None:
+        """Keep the settings, before anything else is kept."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        temporary = self.path / f".{SETTINGS}.{os.getpid()}.tmp"
+        temporary.write_text(json.dumps(self._settings, indent=1), encoding="utf-8")
+        temporary.replace(self.path / SETTINGS)
 
     def finished(self, workload: Workload) -> dict[int, dict[str, Sample]]:
         """The workload's batches that are done, by first picture, with every row's sample.

@@ -34,7 +34,8 @@ def measure(
         todo = [first for first in workload.turns if first not in finished]
         try:
             if todo:
-                workload.warm_up(pipeline, rows)
+                workload.warm_up(pipeline, rows)  # finds settings that the bundle can't do
+                folder.begin()
             for first in track(todo):
                 finished[first] = _turn(pipeline, folder, rows, workload, first)
         except KeyboardInterrupt:

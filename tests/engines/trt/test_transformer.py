@@ -243,6 +243,29 @@ def test_more_pictures_than_the_plans_take_are_refused(rig: Rig) -> None:
         rig.engine.allocate(2, 26)
 
 
+def test_compiled_kernels_are_kept_for_the_next_start(tiny_bundle: Path, tmp_path: Path) -> None:
+    def start() -> list[bytes]:
+        rig = Rig(Bundle.open(tiny_bundle), tmp_path)
+        rig.engine.allocate(2, 20)
+        rig.step(2, 1)
+        rig.engine.close()
+        return rig.trt.kernels.given
+
+    file = tmp_path / "target.kernels"
+    assert start() == []
+    kept = file.read_bytes()
+    assert start() == [b"kernels"]
+    assert file.read_bytes() == kept
+    for damage in (kept[:-1], b"#" + kept[1:], b""):
+        file.write_bytes(damage)
+        assert start() == [], "what is damaged is never given to TensorRT"
+        assert file.read_bytes() == kept
+    file.unlink()
+    file.mkdir()  # can't be written
+    assert start() == []
+    assert {path.name for path in tmp_path.iterdir()} == {"target.plan", "target.kernels"}
+
+
 def test_the_enterprise_flavour_has_no_runtime_configuration(tiny_bundle: Path, tmp_path: Path) -> None:
     rig = Rig(Bundle.open(tiny_bundle), tmp_path, rtx=False)
     rig.engine.allocate(2, 20)

@@ -27,6 +27,19 @@ def test_build_then_no_op(tiny_checkpoints: Path, tmp_path: Path) -> None:
     assert "is up to date" in second.stdout
 
 
+def test_integer_weights_suit_the_backend(tiny_checkpoints: Path, tmp_path: Path) -> None:
+    """onnxruntime's CUDA provider, too, has no product of unsigned bytes."""
+    parts = ("--target", tiny_checkpoints / "target", "--image-decoder", tiny_checkpoints / "image_tokenizer")
+    for backend, form in (("ort-cpu", "dynamic"), ("ort-cuda", "weight-only")):
+        out = tmp_path / backend
+        done = coolsd("build", *parts, "--precision", "int8", "--backend", backend, "--out", out)
+        assert done.returncode == 0, done.stderr
+        assert json.loads((out / "manifest.json").read_text())["target"]["quantisation"] == form
+    refused = coolsd("build", *parts, "--precision", "bf16", "--backend", "ort-cuda", "--out", tmp_path / "b")
+    assert refused.returncode == 2
+    assert "--precision bf16: " in refused.stderr
+
+
 def test_build_names_a_bad_checkpoint(tiny_checkpoints: Path, tmp_path: Path) -> None:
     (tmp_path / "picture.safetensors").write_bytes(b"\x89PNG")
     done = coolsd(

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from coolsd_trt.tools.cli import app
 from fake_gpu import add_fake_plans
 
 
@@ -32,11 +33,29 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
     return add_fake_plans(add_fake_plans(tiny_bundle, tmp_path / "a"), tmp_path / "b", flavour="trt")
 
 
-@pytest.mark.parametrize("backend", ["trt-rtx", "trt", "ort-cuda"])
-def test_generate(bundle: Path, tmp_path: Path, backend: str) -> None:
-    done = coolsd("generate", bundle, "-c", 0, "--out", tmp_path / "pictures", "--backend", backend)
+# What each command is given beside a bundle; a command of its own test is None.
+COMMANDS: dict[str, list[str] | None] = {
+    "build": None,
+    "calibrate": None,
+    "check": [],
+    "evaluate": ["--run", "OUT"],
+    "generate": ["-c", "0", "--out", "OUT"],
+    "inspect": None,
+    "profile": [],
+}
+
+
+def test_every_command_is_here() -> None:
+    assert {command.name for command in app.registered_commands} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("backend", ["trt-rtx", "trt", "ort-trt", "ort-cuda"])
+@pytest.mark.parametrize("command", [name for name, options in COMMANDS.items() if options is not None])
+def test_a_gpu_backend_is_refused(bundle: Path, tmp_path: Path, command: str, backend: str) -> None:
+    options = (str(tmp_path / "out") if option == "OUT" else option for option in COMMANDS[command] or ())
+    done = coolsd(command, bundle, *options, "--backend", backend)
     refused(done, f"error: backend {backend}: ")
-    assert not (tmp_path / "pictures").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
 
 
 def test_generate_on_what_is_there(bundle: Path, tmp_path: Path) -> None:
@@ -47,7 +66,6 @@ def test_generate_on_what_is_there(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_check(bundle: Path) -> None:
-    refused(coolsd("check", bundle, "--backend", "trt-rtx"), "error: backend trt-rtx: ")
     refused(coolsd("check", bundle), "there is nothing to compare", "trt-rtx: ")
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -80,6 +81,24 @@ def test_pictures_of_different_settings_are_kept_apart(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run", {})
     rows = contenders([SpeculativeConfig(rule="lantern"), SpeculativeConfig(rule="lantern++")])
     assert len({folder.picture(row, 0) for row in rows}) == 3
+
+
+def test_settings_that_the_bundle_cannot_do_leave_nothing_behind(tiny_bundle: Path, tmp_path: Path) -> None:
+    rows = contenders([SpeculativeConfig(rule="lantern++", lantern_k=20)])
+    with pytest.raises(InputError, match="lantern_k = 20"):
+        measure(tiny_bundle, tmp_path / "run", rows, Workload(2), threads=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_captions_are_painted_in_turn() -> None:
+    calls = []
+    pipeline = SimpleNamespace(generate=lambda **options: calls.append(options))
+    workload = Workload(5, 2, seed=3, sampling={"cfg_scale": 2.0}, captions=("a cat", "a dog", "a hat"))
+    for first in workload.turns:
+        list(workload.turn(pipeline, contenders([])[:1], first))
+    assert [call["captions"] for call in calls] == [["a cat", "a dog"], ["a hat", "a cat"], ["a dog"]]
+    assert [call["first_index"] for call in calls] == [0, 2, 4]
+    assert all((call["seed"], call["cfg_scale"], "class_ids" in call) == (3, 2.0, False) for call in calls)
 
 
 def test_who_begins_rotates() -> None:
