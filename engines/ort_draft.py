@@ -21,16 +21,26 @@ class OrtDraft(OrtTransformer):
     """`OrtTransformer` that can also run chains (`export.graph.draft_chain`) on the same caches.
 
     Each graph holds the weights once more, so a session is opened when it is first asked for, and only the last chain's
-    is kept.
+    is kept. The one for chains of `expected` tokens is opened at once: opening takes more memory than the session
+    keeps, and later there is less of it.
     """
 
-    def __init__(self, path: Path, spec: TransformerSpec, chains: Sequence[Path], threads: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        spec: TransformerSpec,
+        chains: Sequence[Path],
+        threads: int | None = None,
+        expected: int | None = None,
+    ) -> None:
         self._chains = list(chains)
         self._chain_session: Any = None
         self._chain_length = 0
         self._chain_bound: dict[tuple[int, int, int], Bound] = {}
         self._results: dict[int, ChainOutput] = {}
         super().__init__(path, spec, threads, lazy=True)
+        if expected is not None and expected <= len(self._chains):
+            self._open_chain(expected)
 
     @property
     def longest_chain(self) -> int:

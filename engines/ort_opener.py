@@ -23,7 +23,10 @@ class OrtOpener:
         path = self._bundle.file(graph)
         # Chains attend as the best of the draft's own graphs does.
         if spec.chains and (spec.gqa is None or runs_gqa()):
-            return OrtDraft(path, spec, [self._bundle.file(chain) for chain in spec.chains], self._threads)
+            chains = [self._bundle.file(chain) for chain in spec.chains]
+            default = self._bundle.manifest.speculative
+            expected = default.draft_length if default.tree is None else None
+            return OrtDraft(path, spec, chains, self._threads, expected)
         return OrtTransformer(path, spec, self._threads)
 
     @property
