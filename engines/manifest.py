@@ -23,6 +23,8 @@ QuantisationName = Literal["none", "dynamic", "weight-only"]
 # TensorRT-RTX, which builds anywhere, and TensorRT, which builds on the GPU it builds for.
 FlavourName = Literal["trt-rtx", "trt"]
 MANIFEST_NAME = "manifest.json"
+# Where plans are, each set in a folder of its own.
+PLANS_FOLDER = "engines"
 
 
 class _Part(BaseModel):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from coolsd_trt.engines.bundle import Bundle, write_bundle
 from coolsd_trt.engines.manifest import MANIFEST_NAME, Manifest
-from coolsd_trt.runtime import BackendError, BundleError, Pipeline
+from coolsd_trt.runtime import BackendError, BundleError, InputError, Pipeline
 
 
 @pytest.fixture
@@ -89,6 +89,8 @@ def test_a_failed_write_keeps_the_old_bundle_and_leaves_nothing(copy: Path) -> N
 
 
 def test_a_write_replaces_the_whole_bundle(copy: Path) -> None:
+    (copy / "engines" / "ort-trt-1.0").mkdir(parents=True)
+    (copy / "engines" / "ort-trt-1.0" / "target.engine").touch()
     with write_bundle(copy) as folder:
         (folder / MANIFEST_NAME).write_text("{}")
     assert [path.name for path in copy.iterdir()] == [MANIFEST_NAME]
@@ -101,6 +103,50 @@ def test_other_folders_and_files_are_not_overwritten(tmp_path: Path) -> None:
     for path in (tmp_path / "mine", tmp_path / "mine" / "diary.txt"):
         with pytest.raises(BundleError, match="is not a bundle; it will not be overwritten"), write_bundle(path):
             pass
-    with pytest.raises(BundleError, match="can't be written"), write_bundle(tmp_path / "mine" / "diary.txt" / "b"):
+    with pytest.raises(InputError, match="can't be written"), write_bundle(tmp_path / "mine" / "diary.txt" / "b"):
         pass
     assert (tmp_path / "mine" / "diary.txt").read_text() == "dear"
+
+
+def refused(out: Path, words: str) -> None:
+    before = sorted(out.parent.rglob("*"))
+    with pytest.raises(BundleError, match=words), write_bundle(out):
+        pass
+    assert sorted(out.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("manifest", ["{}", "{", "[]", "[" * 200_000, '{"name": "an extension", "version": "1.0"}'])
+def test_a_folder_with_somebody_elses_manifest_is_not_overwritten(tmp_path: Path, manifest: str) -> None:
+    (tmp_path / "web" / "src").mkdir(parents=True)
+    (tmp_path / "web" / "src" / "a.js").touch()
+    (tmp_path / "web" / MANIFEST_NAME).write_text(manifest)
+    refused(tmp_path / "web", "is not a bundle; it will not be overwritten")
+
+
+def test_a_bundle_with_files_of_the_users_is_not_overwritten(copy: Path) -> None:
+    (copy / "pictures").mkdir()
+    for name in ("notes.txt", "pictures/a.png"):
+        (copy / name).touch()
+    refused(copy, r"besides a bundle it holds notes\.txt, pictures/a\.png, which the build would delete")
+
+
+def test_a_file_that_is_put_there_during_the_build_survives_it(copy: Path) -> None:
+    with pytest.raises(BundleError, match=r"notes\.txt"), write_bundle(copy):
+        (copy / "notes.txt").touch()
+    assert (copy / "notes.txt").is_file()
+
+
+def test_a_damaged_bundle_and_one_of_another_schema_are_overwritten(copy: Path) -> None:
+    (copy / "target.onnx").unlink()
+    edit_manifest(copy, lambda m: m.update(schema_version=0, surprise=1))
+    with write_bundle(copy) as folder:
+        (folder / "new").touch()
+    assert [path.name for path in copy.iterdir()] == ["new"]
+
+
+@pytest.mark.parametrize("out", [".", "", "..", "../here"])
+def test_the_working_directory_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(BundleError, match="working directory"), write_bundle(Path(out)):
+        pass
