@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from ..runtime.errors import BundleError, InputError
 from ..runtime.files import SUFFIX, replacing_file, replacing_folder, sweep
 from ..runtime.protocols import ModelInfo
-from .manifest import MANIFEST_NAME, PLANS_FOLDER, SCHEMA_VERSION, FileRecord, Manifest
+from .manifest import MANIFEST_NAME, PLANS_FOLDER, SCHEMA_VERSION, FileRecord, GraphSpec, Manifest
 
 REBUILD = "Build it again with `coolsd-trt build`."
 FILES_NAMED = 5
@@ -35,6 +35,8 @@ class Bundle:
         Raises: BundleError naming the file, what was found and what was expected.
         """
         bundle = cls(path, read_manifest(path))
+        for part in bundle.manifest.parts().values():
+            bundle.check_weights(part)
         for record in bundle.manifest.files():
             bundle.check(record, verify=verify)
         return bundle
@@ -57,6 +59,12 @@ class Bundle:
             sampling=m.sampling,
             speculative=m.speculative,
         )
+
+    def check_weights(self, part: GraphSpec) -> None:
+        """Raises: BundleError when a graph would read a file that the manifest does not vouch for."""
+        data = self.path / f"{part.files[0].name}.data"
+        if data.exists() and data.name not in {record.name for record in part.files}:
+            raise BundleError(f"{data}: the graph's weights, and the bundle's manifest does not list them. {REBUILD}")
 
     def check(self, record: FileRecord, *, verify: bool = True) -> None:
         """Raises: BundleError when the file is missing, has another size or (`verify`) other content."""
@@ -96,9 +104,15 @@ def read_manifest(path: Path) -> Manifest:
     try:
         return Manifest.model_validate(content)
     except (ValidationError, InputError) as error:
-        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
-        where = ".".join(map(str, first["loc"]))
-        raise BundleError(f"{file}: field {where!r} is wrong: {first['msg']}. {REBUILD}") from None
+        raise BundleError(f"{file}: {_first_mistake(error)}. {REBUILD}") from None
+
+
+def _first_mistake(error: ValidationError | InputError) -> str:
+    if isinstance(error, InputError):
+        return str(error)
+    first = error.errors()[0]
+    where = f"field {'.'.join(map(str, first['loc']))!r} is wrong: " if first["loc"] else ""
+    return where + first["msg"].removeprefix("Value error, ")
 
 
 @contextmanager

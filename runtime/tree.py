@@ -35,6 +35,8 @@ class Tree:
         Nodes are numbered by depth, then lexicographically, as EAGLE (arXiv 2401.15077) and Medusa do.
         Raises: InputError naming the first path that is malformed, double, or whose parent or elder sibling is missing.
         """
+        if not isinstance(paths, (list, tuple)):
+            raise InputError(f"tree: {paths!r} is not a list of paths. Expected one such as [[0], [1], [0, 0]].")
         given = [_checked_path(path) for path in paths]
         if not given:
             raise InputError("tree: no paths in it. Expected a list of paths such as [[0], [1], [0, 0]].")

@@ -45,6 +45,7 @@ def test_the_manifest_describes_every_file_and_survives_a_round_trip(tiny_bundle
         (lambda b: shutil.copy(b / "target.onnx", b / "draft.onnx"), r"draft\.onnx: "),
         (lambda b: (b / MANIFEST_NAME).write_text("{"), "not a readable manifest"),
         (lambda b: (b / MANIFEST_NAME).write_text("[]"), "not a readable manifest"),
+        (lambda b: (b / MANIFEST_NAME).write_text("[" * 200_000), "not a readable manifest"),
         (lambda b: (b / MANIFEST_NAME).unlink(), f"no {MANIFEST_NAME} in it"),
         (lambda b: edit_manifest(b, lambda m: m.update(schema_version=99)), "schema version 99.*newer coolsd-trt"),
         (lambda b: edit_manifest(b, lambda m: m.update(schema_version=0)), "schema version 0.*Build it again"),
@@ -57,6 +58,62 @@ def test_damage_is_named_before_anything_is_loaded(copy: Path, damage: Callable[
     damage(copy)
     with pytest.raises(BundleError, match=words):
         Pipeline.load(copy)
+
+
+def swap_files(m: dict) -> None:
+    m["target"]["files"], m["draft"]["files"] = m["draft"]["files"], m["target"]["files"]
+
+
+def set_at(*path: str | int, value: object) -> Callable[[dict], None]:
+    def change(m: dict) -> None:
+        for key in path[:-1]:
+            m = m[key]
+        m[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (set_at("grid", value=[0, 0]), "'grid.0'"),
+        (set_at("grid", value=[-1, 16]), "'grid.0'"),
+        (set_at("grid", value=[10**9, 16]), "'grid.0'"),
+        (set_at("grid", value=[4, 5]), "target has 25 positions, 29 are needed"),
+        (set_at("max_draft_length", value=10**12), "'max_draft_length'"),
+        (set_at("max_draft_length", value=9), "target has 25 positions, 26 are needed"),
+        (set_at("prefix_length", value=2), "prefix_length, id_offset and null_class"),
+        (set_at("condition", "null_class", value=99), "prefix_length, id_offset and null_class"),
+        (set_at("target", "inputs", value=[]), "'target.inputs'"),
+        (lambda m: m["target"]["inputs"].pop(), "target has inputs that do not fit its layers: past_value_1"),
+        (lambda m: m["draft"]["outputs"].pop(0), "draft has outputs that do not fit its layers: logits"),
+        (set_at("target", "layers", value=3), "target has inputs that do not fit its layers"),
+        (set_at("target", "kv_heads", value=1), "target has caches that do not fit"),
+        (set_at("target", "inputs", -1, "dtype", value="object"), "target has caches of type float32, object"),
+        (set_at("draft", "vocab_size", value=9), "draft and target differ"),
+        (swap_files, r"target has the files draft\.onnx"),
+        (lambda m: m.update(target=m["draft"], draft=m["target"]), r"target has the files draft\.onnx"),
+        (set_at("target", "files", 0, "name", value="../target.onnx"), "'target.files.0.name'"),
+        (set_at("neighbors", "name", value="/etc/passwd"), "'neighbors.name'"),
+        (set_at("neighbors", "name", value=".."), "'neighbors.name'"),
+        (set_at("neighbors", "name", value=""), "'neighbors.name'"),
+        (set_at("neighbors", "name", value="engines/a/neighbors.npy"), "outside the bundle's own folder"),
+        (set_at("neighbors", "name", value="target.onnx"), "listed twice"),
+        (set_at("neighbors", "sha256", value="x" * 64), "'neighbors.sha256'"),
+        (set_at("image_decoder", "image_size", value=[7, 8]), "image_decoder makes 8x7 pixels of 4x4 tokens"),
+        (set_at("speculative", "draft_length", value=9), "speculative drafts 9 tokens, max_draft_length is 8"),
+        (set_at("speculative", "tree", value=5), "tree"),
+        (set_at("draft", value=None), "rule 'cool', which needs a draft"),
+        (lambda m: m.update(neighbors=None, speculative={"rule": "lantern"}), "rule 'lantern', which needs neighbors"),
+        (lambda m: m["target"]["files"].pop(), r"target\.onnx\.data: the graph's weights, and .* does not list them"),
+    ],
+)
+def test_an_edited_manifest_is_refused_with_the_field_that_is_wrong(
+    copy: Path, change: Callable[[dict], object], words: str
+) -> None:
+    edit_manifest(copy, change)
+    with pytest.raises(BundleError, match=words):
+        Bundle.open(copy, verify=False)
 
 
 def test_paths_that_are_no_bundle(tmp_path: Path) -> None:
