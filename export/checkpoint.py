@@ -63,6 +63,18 @@ class Checkpoint(ABC):
         """Tensors nobody has read so far."""
         return sorted(set(self.shapes) - self._used)
 
+    def require_dimensions(self, expected: Mapping[str, int], what: str) -> None:
+        """Raises: InputError that lists tensors, from whose shapes sizes are read, that are missing, empty or of
+        another number of dimensions."""
+        self.require({name: self.shapes.get(name, ()) for name in expected}, what)
+        wrong = [
+            f"{name} is {list(self.shapes[name])}, expected {count} dimensions above 0"
+            for name, count in expected.items()
+            if len(self.shapes[name]) != count or 0 in self.shapes[name]
+        ]
+        if wrong:
+            raise InputError(f"{self.path}: not a {what}: {listed(wrong)}. Check that the checkpoint is unmodified.")
+
     def require(self, expected: Mapping[str, Shape], what: str) -> None:
         """Raises: InputError that lists missing tensors, or tensors of another shape than expected."""
         missing = [name for name in expected if name not in self.shapes]

@@ -21,7 +21,7 @@ class _Settings(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise InputError(_describe(error)) from None
+            raise InputError(describe(error)) from None
 
 
 class SamplingConfig(_Settings):
@@ -135,7 +135,7 @@ class SpeculativeConfig(_Settings):
         return self
 
 
-def _describe(error: ValidationError) -> str:
+def describe(error: ValidationError) -> str:
     """One sentence per wrong field: the field, what was found, what was expected."""
     sentences = []
     for detail in error.errors():

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ...engines.backends import BACKENDS
-from ...engines.manifest import EngineSet, LoweringName, Manifest, PrecisionName
+from ...engines.manifest import MAX_DRAFT, MAX_SIDE, EngineSet, LoweringName, Manifest, PrecisionName
 from ...engines.trt.flavour import FLAVOURS
 from ...engines.trt.plans import PlanRequest, build_plans, check_request
 from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, BuildResult, build_bundle
@@ -29,7 +29,7 @@ Draft = Annotated[Path | None, typer.Option(help="EAGLE draft: its folder. Witho
 TextEncoder = Annotated[
     Path | None, typer.Option(help="T5 folder, for targets that take captions. Without it captions come encoded.")
 ]
-MaxDraft = Annotated[int, typer.Option(min=0, help="Longest draft the bundle has cache room for.")]
+MaxDraft = Annotated[int, typer.Option(min=0, max=MAX_DRAFT, help="Longest draft the bundle has cache room for.")]
 ClassNames = Annotated[
     Path | None, typer.Option(help="JSON list of class names; default: class_names.json beside the target.")
 ]
@@ -55,7 +55,9 @@ Capabilities = Annotated[
 ]
 MaxBatch = Annotated[int, typer.Option(min=1, help="Pictures that may share a pass of the plans.")]
 Heads = Annotated[int | None, typer.Option(min=1, help="Attention heads, if the target does not say.")]
-Grid = Annotated[int | None, typer.Option(min=1, help="Image tokens per side, if the target does not say.")]
+Grid = Annotated[
+    int | None, typer.Option(min=1, max=MAX_SIDE, help="Image tokens per side, if the target does not say.")
+]
 ImageEncoder = Annotated[
     bool, typer.Option("--image-encoder", help="Put the tokenizer's encoder into the bundle, too.")
 ]
