@@ -33,7 +33,8 @@ class SamplingConfig(_Settings):
     (LlamaGen: after).
     """
 
-    cfg_scale: float = Field(default=4.0, ge=1)
+    # Beyond, guided logits leave float32.
+    cfg_scale: float = Field(default=4.0, ge=1, le=1e6)
     cfg_interval: int = Field(default=-1, ge=-1)
     temperature: float = Field(default=1.0, ge=0)
     top_k: int = Field(default=0, ge=0)
@@ -62,10 +63,10 @@ class SpeculativeConfig(_Settings):
     schedules, None for the paper's unfloored one. lantern_k: how many codebook neighbours a token may borrow from, None
     for the papers' choice (1000 for "lantern", 10 for "lantern++"); lantern_delta, lantern_lambda: how much, see
     `lantern.NeighborAcceptance`. resampling: what replaces a rejected token, the "optimal" residual or the "native" one
-    of the rule's authors. draft_length: L, drafted tokens per target pass. tree: None drafts a chain; a name in
-    `trees.TREES` or a list of paths (see `Tree.from_paths`) drafts that tree, whose depth is L then; "dynamic" drafts
-    L levels of what the draft finds most likely (EAGLE-2): it grows the tree_branches likeliest nodes of each level by
-    as many tokens each, and keeps the tree_nodes likeliest of all.
+    of the rule's authors. draft_length: L, drafted tokens per target pass; becomes the depth of a static tree. tree:
+    None drafts a chain; a name in `trees.TREES` or a list of paths (see `Tree.from_paths`) drafts that static tree;
+    "dynamic" drafts L levels of what the draft finds most likely (EAGLE-2): it grows the tree_branches likeliest nodes
+    of each level by as many tokens each, and keeps the tree_nodes likeliest of all.
     """
 
     rule: str = "cool"
@@ -84,11 +85,7 @@ class SpeculativeConfig(_Settings):
     @property
     def static_tree(self) -> Tree | None:
         """The tree drafted every round; None when it is dynamic."""
-        if self.tree is None:
-            return Tree.chain(self.draft_length)
-        if isinstance(self.tree, str):
-            return None if self.tree == DYNAMIC else named_tree(self.tree)
-        return Tree.from_paths(self.tree)
+        return Tree.chain(self.draft_length) if self.tree is None else _static_tree(self.tree)
 
     @property
     def depth(self) -> int:
@@ -103,16 +100,14 @@ class SpeculativeConfig(_Settings):
 
         return get_rule(name).name
 
-    @field_validator("tree", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _valid_tree(cls, tree: Any) -> Any:
-        if tree is None or tree == DYNAMIC:
-            return tree
-        if isinstance(tree, str):
-            named_tree(tree)
-            return tree
-        Tree.from_paths(tree)
-        return tuple(map(tuple, tree))
+    def _length_of_the_tree(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """What is stored of a run must be what it did: a static tree's depth, whatever draft_length says."""
+        if values.get("tree") is None:
+            return values
+        tree = _static_tree(values["tree"])
+        return values if tree is None else {**values, "draft_length": tree.depth}
 
     @model_validator(mode="after")
     def _nodes_for_every_level(self) -> SpeculativeConfig:
@@ -133,6 +128,13 @@ class SpeculativeConfig(_Settings):
                 f"resampling = 'native': rule {self.rule!r} has only the optimal one. Expected rule {having}."
             )
         return self
+
+
+def _static_tree(tree: Any) -> Tree | None:
+    """Of a name or a list of paths; None for "dynamic". Raises: InputError for anything else."""
+    if isinstance(tree, str):
+        return None if tree == DYNAMIC else named_tree(tree)
+    return Tree.from_paths(tree)
 
 
 def describe(error: ValidationError) -> str:

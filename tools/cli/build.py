@@ -130,14 +130,15 @@ def build(
 
 def _print_result(result: BuildResult, out: Path, seconds: float) -> None:
     if result.cached:
-        stdout.print(f"{out} is up to date ({seconds:.1f} s): same checkpoints, options, exporter. Nothing was done.")
+        state = f"is up to date ({seconds:.1f} s): same checkpoints, options, exporter. Nothing was done."
+        stdout.print(f"{out} {state}", soft_wrap=True)
         return
     for note in result.notes:
-        stderr.print(f"note: {note}", soft_wrap=True, markup=False)
+        stderr.print(f"note: {note}", soft_wrap=True)
     stdout.print(parts_table(result.manifest))
     if line := cost_line(result.manifest):
         stdout.print(line, soft_wrap=True)
-    stdout.print(f"built {out} in {seconds:.1f} s")
+    stdout.print(f"built {out} in {seconds:.1f} s", soft_wrap=True)
 
 
 def cost_line(manifest: Manifest) -> str:

@@ -26,7 +26,7 @@ from .captions import read_caption_features
 from .classes import resolve_class
 from .console import stderr
 from .draft_length import DraftLength, speculative_config, this_machine
-from .output import writable_report, write_text
+from .output import writable_files, write_text
 from .profile_tables import print_comparison, print_report
 
 
@@ -82,8 +82,7 @@ def profile(
     base_memory = resident()[0]
     with ExitStack() as stack:
         engines = stack.enter_context(closing(load_engines(bundle, backend, threads=threads)))
-        for option, path in (("--json", report), ("--trace", trace), ("--html", html)):
-            stack.enter_context(writable_report(path, option))
+        stack.enter_context(writable_files({"--json": report, "--trace": trace, "--html": html}))
         opened = Bundle.open(bundle, verify=False)
         machine = this_machine(opened, engines, ctx.params, batch_size, threads)
         subject = Subject(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime.images import read_parameters
 from PIL import Image
 
@@ -35,7 +36,7 @@ def test_pictures_statistics_and_summary(tiny_bundle: Path, tmp_path: Path) -> N
         "flag-seed3-2.png",
         "flag-seed3-3.png",
     ]
-    assert "lossy; --rule lossless is exact" in done.stdout
+    assert "lossy; exact with rule='lossless'" in done.stdout
     assert "tokens per target pass" in done.stdout
     report = json.loads(stats.read_text())
     assert (report["images"], report["lossy"], len(report["per_image"])) == (4, True, 4)
@@ -105,6 +106,14 @@ def test_the_papers_schedule_is_a_flag_away(tiny_bundle: Path, tmp_path: Path) -
         (["-c", "0", "--floor", "x"], ["--floor 'x'", "or none"]),
         (["-c", "0", "--backend", "trtx"], ["backend = 'trtx'", "ort-cpu"]),
         (["-c", "0", "--seed", "-4"], ["seed = -4"]),
+        (["-c", ""], ["--class ''", "it is empty"]),
+        (["-c", "9" * 5000], ["no such class"]),
+        (["-c", "0", "--cfg", "1e39"], ["cfg_scale = 1e+39", "less than or equal to 1000000"]),
+        (["-c", "0", "--rule", "lossless", "--delta", "3"], ["--delta", "'lossless' does not read it", "cool, linear"]),
+        (["-c", "0", "--nu", "1", "--rule", "uniform"], ["--nu", "'uniform' does not read it"]),
+        (["-c", "0", "--draft-length", "2", "--rule", "ar"], ["--draft-length", "'ar' does not read it"]),
+        (["-c", "0", "--tree-nodes", "9"], ["--tree-nodes", "only --tree dynamic reads it"]),
+        (["-c", "0", "--tree", "chain", "--draft-length", "4"], ["--draft-length 4", "the tree drafts 5 levels"]),
     ],
 )
 def test_mistakes_are_one_message_and_leave_nothing(
@@ -167,6 +176,27 @@ def test_a_report_that_can_not_be_written_is_named_before_anything_is_drawn(tiny
     assert done.returncode == 2
     assert f"--json {tmp_path / 'file'}: can't be written" in done.stderr
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "content, found", [("5", "it holds 5"), ("null", "it holds None"), ("[" * 200_000, "readable")]
+)
+def test_a_file_that_is_no_tree(tiny_bundle: Path, tmp_path: Path, content: str, found: str) -> None:
+    (tmp_path / "t.json").write_text(content)
+    done = generate(tiny_bundle, tmp_path / "p", "-c", 0, "--tree", tmp_path / "t.json")
+    assert (done.returncode, "Traceback" in done.stderr, (tmp_path / "p").exists()) == (2, False, False)
+    assert f"--tree {tmp_path / 't.json'}: " in done.stderr and found in done.stderr
+
+
+def test_pictures_of_classes_in_any_script_are_named_by_them(tiny_checkpoints: Path, tmp_path: Path) -> None:
+    (tmp_path / "names.json").write_text(json.dumps(["[/red]", "猫", "☃", "Ça va", "x" * 300]))
+    folders = (tiny_checkpoints / part for part in ("target", "image_tokenizer", "draft"))
+    build_bundle(BuildRequest(*folders, class_names=tmp_path / "names.json"), tmp_path / "bundle")
+    done = generate(tmp_path / "bundle", tmp_path / "p", *(option for i in range(5) for option in ("-c", i)))
+    assert done.returncode == 0, done.stderr
+    names = {f"{name}-seed0-{i}.png" for i, name in enumerate(["red", "猫", "class-2", "ça-va", "x" * 50])}
+    assert {path.name for path in (tmp_path / "p").iterdir()} == names
+    assert "[/red]" in coolsd("inspect", tmp_path / "bundle", "--classes").stdout
 
 
 def test_a_damaged_bundle_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
