@@ -106,14 +106,7 @@ def test_the_papers_schedule_is_a_flag_away(tiny_bundle: Path, tmp_path: Path) -
         (["-c", "0", "--floor", "x"], ["--floor 'x'", "or none"]),
         (["-c", "0", "--backend", "trtx"], ["backend = 'trtx'", "ort-cpu"]),
         (["-c", "0", "--seed", "-4"], ["seed = -4"]),
-        (["-c", ""], ["--class ''", "it is empty"]),
-        (["-c", "9" * 5000], ["no such class"]),
-        (["-c", "0", "--cfg", "1e39"], ["cfg_scale = 1e+39", "less than or equal to 1000000"]),
         (["-c", "0", "--rule", "lossless", "--delta", "3"], ["--delta", "'lossless' does not read it", "cool, linear"]),
-        (["-c", "0", "--nu", "1", "--rule", "uniform"], ["--nu", "'uniform' does not read it"]),
-        (["-c", "0", "--draft-length", "2", "--rule", "ar"], ["--draft-length", "'ar' does not read it"]),
-        (["-c", "0", "--tree-nodes", "9"], ["--tree-nodes", "only --tree dynamic reads it"]),
-        (["-c", "0", "--tree", "chain", "--draft-length", "4"], ["--draft-length 4", "the tree drafts 5 levels"]),
     ],
 )
 def test_mistakes_are_one_message_and_leave_nothing(
@@ -176,16 +169,6 @@ def test_a_report_that_can_not_be_written_is_named_before_anything_is_drawn(tiny
     assert done.returncode == 2
     assert f"--json {tmp_path / 'file'}: can't be written" in done.stderr
     assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize(
-    "content, found", [("5", "it holds 5"), ("null", "it holds None"), ("[" * 200_000, "readable")]
-)
-def test_a_file_that_is_no_tree(tiny_bundle: Path, tmp_path: Path, content: str, found: str) -> None:
-    (tmp_path / "t.json").write_text(content)
-    done = generate(tiny_bundle, tmp_path / "p", "-c", 0, "--tree", tmp_path / "t.json")
-    assert (done.returncode, "Traceback" in done.stderr, (tmp_path / "p").exists()) == (2, False, False)
-    assert f"--tree {tmp_path / 't.json'}: " in done.stderr and found in done.stderr
 
 
 def test_pictures_of_classes_in_any_script_are_named_by_them(tiny_checkpoints: Path, tmp_path: Path) -> None:
