@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..runtime.condition import Condition
-from ..runtime.config import SamplingConfig, SpeculativeConfig
+from ..runtime.config import MAX_DRAFT, SamplingConfig, SpeculativeConfig
 from .consistency import problems
 
 SCHEMA_VERSION = 1
@@ -28,7 +28,6 @@ MANIFEST_NAME = "manifest.json"
 PLANS_FOLDER = "engines"
 # Far beyond any released model, and small enough that what is made from them fits into memory.
 MAX_SIDE = 256
-MAX_DRAFT = 256
 Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 Size = Annotated[int, Field(ge=1, le=1 << 24)]
 Pixels = Annotated[int, Field(ge=1, le=1 << 15)]

@@ -14,7 +14,6 @@ from ..engines.backends import onnxruntime_has_tensor_scatter, require_onnxrunti
 from ..engines.bundle import write_bundle
 from ..engines.manifest import (
     MANIFEST_NAME,
-    MAX_DRAFT,
     MAX_SIDE,
     LoweringName,
     Manifest,
@@ -24,7 +23,7 @@ from ..engines.manifest import (
 )
 from ..engines.ort import OrtCaptionProjection
 from ..runtime.condition import CaptionCondition, ClassCondition, Condition
-from ..runtime.config import SamplingConfig, SpeculativeConfig
+from ..runtime.config import MAX_DRAFT, SamplingConfig, SpeculativeConfig
 from ..runtime.errors import InputError
 from ..runtime.rules import get_rule
 from .cache_key import build_key, up_to_date

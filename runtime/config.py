@@ -8,10 +8,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .errors import InputError
-from .tree import Tree
+from .tree import MAX_NODES, Tree
 from .trees import named_tree
 
 DYNAMIC = "dynamic"
+# Far beyond what pays, and small enough that what is made from them fits into memory.
+MAX_DRAFT = 256
 
 
 class _Settings(BaseModel):
@@ -70,17 +72,17 @@ class SpeculativeConfig(_Settings):
     """
 
     rule: str = "cool"
-    delta: float = Field(default=1.1, gt=0)
-    nu: float = Field(default=0.7, ge=0)
+    delta: float = Field(default=1.1, gt=0, le=1e6)
+    nu: float = Field(default=0.7, ge=0, le=100)
     floor: float | None = Field(default=1.0, gt=0)
     lantern_k: int | None = Field(default=None, ge=0)
     lantern_delta: float = Field(default=0.1, ge=0, lt=1)
     lantern_lambda: float = Field(default=5.0, ge=1)
     resampling: Literal["optimal", "native"] = "optimal"
-    draft_length: int = Field(default=5, ge=1)
+    draft_length: int = Field(default=5, ge=1, le=MAX_DRAFT)
     tree: str | tuple[tuple[int, ...], ...] | None = None
-    tree_nodes: int = Field(default=58, ge=1)
-    tree_branches: int = Field(default=10, ge=1)
+    tree_nodes: int = Field(default=58, ge=1, le=MAX_NODES)
+    tree_branches: int = Field(default=10, ge=1, le=MAX_NODES)
 
     @property
     def static_tree(self) -> Tree | None:

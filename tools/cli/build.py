@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ...engines.backends import BACKENDS
-from ...engines.manifest import MAX_DRAFT, MAX_SIDE, EngineSet, LoweringName, Manifest, PrecisionName
+from ...engines.manifest import MAX_SIDE, EngineSet, LoweringName, Manifest, PrecisionName
 from ...engines.trt.flavour import FLAVOURS
 from ...engines.trt.plans import PlanRequest, build_plans, check_request
 from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, BuildResult, build_bundle
@@ -18,6 +18,7 @@ from ...export.hub import FORM as HUB_FORM
 from ...export.hub import ROLES, download, parse_reference
 from ...export.neighbors import DEFAULT_COLUMNS
 from ...export.random_weights import SIZES, random_checkpoints
+from ...runtime.config import MAX_DRAFT
 from ...runtime.errors import InputError
 from .build_progress import BuildProgress
 from .console import human_size, plain_table, stderr, stdout
