@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from ..runtime.errors import BundleError, InputError
+from ..runtime.files import SUFFIX, replacing_file, replacing_folder, sweep
 from ..runtime.protocols import ModelInfo
-from .manifest import MANIFEST_NAME, SCHEMA_VERSION, FileRecord, Manifest
+from .manifest import MANIFEST_NAME, PLANS_FOLDER, SCHEMA_VERSION, FileRecord, GraphSpec, Manifest
 
 REBUILD = "Build it again with `coolsd-trt build`."
+FILES_NAMED = 5
 
 
 class Bundle:
@@ -33,6 +35,8 @@ class Bundle:
         Raises: BundleError naming the file, what was found and what was expected.
         """
         bundle = cls(path, read_manifest(path))
+        for part in bundle.manifest.parts().values():
+            bundle.check_weights(part)
         for record in bundle.manifest.files():
             bundle.check(record, verify=verify)
         return bundle
@@ -56,6 +60,12 @@ class Bundle:
             sampling=m.sampling,
             speculative=m.speculative,
         )
+
+    def check_weights(self, part: GraphSpec) -> None:
+        """Raises: BundleError when a graph would read a file that the manifest does not vouch for."""
+        data = self.path / f"{part.files[0].name}.data"
+        if data.exists() and data.name not in {record.name for record in part.files}:
+            raise BundleError(f"{data}: the graph's weights, and the bundle's manifest does not list them. {REBUILD}")
 
     def check(self, record: FileRecord, *, verify: bool = True) -> None:
         """Raises: BundleError when the file is missing, has another size or (`verify`) other content."""
@@ -85,50 +95,50 @@ def read_manifest(path: Path) -> Manifest:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         version = content["schema_version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise BundleError(f"{file}: not a readable manifest ({error!r}). {REBUILD}") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BundleError(
+            f"{file}: not a readable manifest ({type(error).__name__}: {error}). Delete the folder and build it again."
+        ) from None
     if version != SCHEMA_VERSION:
         action = "Install a newer coolsd-trt." if isinstance(version, int) and version > SCHEMA_VERSION else REBUILD
         raise BundleError(f"{file}: schema version {version!r}, this coolsd-trt reads {SCHEMA_VERSION}. {action}")
     try:
         return Manifest.model_validate(content)
     except (ValidationError, InputError) as error:
-        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
-        where = ".".join(map(str, first["loc"]))
-        raise BundleError(f"{file}: field {where!r} is wrong: {first['msg']}. {REBUILD}") from None
+        raise BundleError(f"{file}: {_first_mistake(error)}. {REBUILD}") from None
+
+
+def _first_mistake(error: ValidationError | InputError) -> str:
+    if isinstance(error, InputError):
+        return str(error)
+    first = error.errors()[0]
+    where = f"field {'.'.join(map(str, first['loc']))!r} is wrong: " if first["loc"] else ""
+    return where + first["msg"].removeprefix("Value error, ")
 
 
 @contextmanager
 def write_bundle(out: Path) -> Iterator[Path]:
     """A temporary directory that becomes `out` when the block ends well, and vanishes when it does not.
 
-    Raises: BundleError when `out` exists and is not a bundle, or its parent can't be written.
+    Raises: BundleError when something is at `out` that no build wrote; InputError when it can't be written.
     """
-    if out.exists() and not (out / MANIFEST_NAME).is_file() and not (out.is_dir() and not any(out.iterdir())):
-        raise BundleError(f"{out}: exists and is not a bundle; it will not be overwritten. Choose another --out.")
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        temporary.mkdir(parents=True)
-    except OSError as error:
-        raise BundleError(f"{out}: can't be written ({error.strerror}). Choose a writable --out.") from None
-    try:
+    _require_replaceable(out)
+    sweep(Path(os.path.realpath(out)).parent)
+    with replacing_folder(out) as temporary:
         yield temporary
-        _replace_directory(temporary, out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        # A build takes long enough for somebody to put a file there meanwhile.
+        _require_replaceable(out)
 
 
 def replace_manifest(bundle: Bundle, manifest: Manifest) -> None:
-    """Write another manifest over a bundle's, under a temporary name first. Raises: BundleError when it can't."""
-    file = bundle.path / MANIFEST_NAME
-    temporary = file.with_name(f".{MANIFEST_NAME}.{os.getpid()}.tmp")
-    try:
+    """Write another manifest over a bundle's, all or nothing. Raises: InputError when it can't be written."""
+    with replacing_file(bundle.path / MANIFEST_NAME) as temporary:
         temporary.write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
-        temporary.replace(file)
-    except OSError as error:
-        raise BundleError(f"{file}: can't be written ({error.strerror}). Make the bundle writable.") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether a build of this or another version wrote the folder, whatever became of its files."""
+    return _listed_names(folder) is not None
 
 
 def record_file(path: Path) -> FileRecord:
@@ -144,10 +154,44 @@ def sha256_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _replace_directory(new: Path, out: Path) -> None:
-    # A non-empty directory can't be renamed over: move the old one aside first, so no mixture is ever visible.
-    old = out.with_name(f".{out.name}.{os.getpid()}.old")
-    if out.exists():
-        out.rename(old)
-    new.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
+def _require_replaceable(out: Path) -> None:
+    """Raises: BundleError unless all there is at `out` is what an earlier build wrote."""
+    real = Path(os.path.realpath(out))
+    if Path.cwd().is_relative_to(real):
+        raise BundleError(
+            f"{out}: it is, or holds, the working directory. Name a folder for the bundle, like --out demo."
+        )
+    if not real.exists() or (real.is_dir() and not any(real.iterdir())):
+        return
+    listed = _listed_names(real)
+    if listed is None:
+        raise BundleError(
+            f"{out}: exists and is not a bundle; it will not be overwritten. Choose another --out, or delete it."
+        )
+    files = (path for path in real.rglob("*") if path.is_symlink() or not path.is_dir())
+    names = (str(path.relative_to(real)) for path in files if path.suffix != SUFFIX)
+    # Of plans and what belongs to them, some are not listed: onnxruntime's, and kernel timings.
+    others = sorted(name for name in names if name not in listed and not name.startswith(f"{PLANS_FOLDER}/"))
+    if others:
+        more = f" and {len(others) - FILES_NAMED} more" if len(others) > FILES_NAMED else ""
+        raise BundleError(
+            f"{out}: besides a bundle it holds {', '.join(others[:FILES_NAMED])}{more}, which the build would delete. "
+            "Move them away, or choose another --out."
+        )
+
+
+def _listed_names(folder: Path) -> set[str] | None:
+    """The manifest and every file it names, whatever its schema; None when the folder has no manifest of a build."""
+    try:
+        content = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict) or not {"schema_version", "build_key", "target"} <= set(content):
+        return None
+    names, todo = {MANIFEST_NAME}, [content]
+    while todo:
+        value: Any = todo.pop()
+        if isinstance(value, dict) and {"name", "sha256"} <= set(value):
+            names.add(str(value["name"]))
+        todo += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return names

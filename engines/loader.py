@@ -14,6 +14,7 @@ from ..runtime.condition import CaptionProjection
 from ..runtime.protocols import CachedTransformer, ImageDecoder, ImageEncoder, ModelInfo, TextEncoder
 from .backends import Backend, choose_backend
 from .bundle import Bundle
+from .neighbors import read_neighbors
 from .ort_cuda import OrtCudaOpener
 from .ort_opener import OrtOpener
 from .ort_trt import OrtTrtOpener
@@ -63,7 +64,7 @@ class LoadedEngines:
     @cached_property
     def neighbors(self) -> NDArray[np.uint16] | None:
         """[V, K], mapped from the bundle when first asked for."""
-        return np.load(self._neighbors, mmap_mode="r") if self._neighbors else None
+        return read_neighbors(self._neighbors, self.info.vocab_size) if self._neighbors else None
 
     def close(self) -> None:
         self._open.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..runtime.condition import Condition
-from ..runtime.config import SamplingConfig, SpeculativeConfig
+from ..runtime.config import MAX_DRAFT, SamplingConfig, SpeculativeConfig
+from .consistency import problems
 
 SCHEMA_VERSION = 1
 # How a graph writes its cache and attends, see `export.graph.attention`.
@@ -23,6 +24,17 @@ QuantisationName = Literal["none", "dynamic", "weight-only"]
 # TensorRT-RTX, which builds anywhere, and TensorRT, which builds on the GPU it builds for.
 FlavourName = Literal["trt-rtx", "trt"]
 MANIFEST_NAME = "manifest.json"
+# Where plans are, each set in a folder of its own.
+PLANS_FOLDER = "engines"
+# Far beyond any released model, and small enough that what is made from them fits into memory.
+MAX_SIDE = 256
+Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
+Size = Annotated[int, Field(ge=1, le=1 << 24)]
+Pixels = Annotated[int, Field(ge=1, le=1 << 15)]
+
+
+# Of a file or folder: neither hidden nor a way out.
+_NAME = r"\w[\w.+-]*"
 
 
 class _Part(BaseModel):
@@ -30,11 +42,11 @@ class _Part(BaseModel):
 
 
 class FileRecord(_Part):
-    """One file of the bundle. name: relative to it. size in bytes."""
+    """One file of the bundle. name: relative to it and inside it. size in bytes."""
 
-    name: str
+    name: str = Field(pattern=rf"^({PLANS_FOLDER}/{_NAME}/)?{_NAME}$")
     size: int = Field(ge=0)
-    sha256: str = Field(min_length=64, max_length=64)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 class Tensor(_Part):
@@ -53,8 +65,8 @@ class GraphSpec(_Part):
     quantisation: QuantisationName = "none"
     block_size: int | None = None
     parameters: int = Field(ge=1)
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[Tensor, ...] = Field(min_length=1)
+    outputs: tuple[Tensor, ...] = Field(min_length=1)
 
     @property
     def digest(self) -> str:
@@ -80,13 +92,13 @@ class TransformerSpec(GraphSpec):
     lowering: LoweringName
     gqa: FileRecord | None = None
     chains: tuple[FileRecord, ...] = ()
-    layers: int = Field(ge=1)
-    kv_heads: int = Field(ge=1)
-    head_dim: int = Field(ge=2)
-    hidden_size: int = Field(ge=1)
-    vocab_size: int = Field(ge=1)
+    layers: int = Field(ge=1, le=1000)
+    kv_heads: Size
+    head_dim: int = Field(ge=2, le=1 << 16)
+    hidden_size: Size
+    vocab_size: Size
     precision_cost: PrecisionCost | None = None
-    positions: int = Field(ge=1, description="rows of the RoPE table: the longest sequence")
+    positions: Size = Field(description="rows of the RoPE table: the longest sequence")
 
     @property
     def cache_dtype(self) -> str:
@@ -107,7 +119,7 @@ class TextEncoderSpec(GraphSpec):
 class ImageDecoderSpec(GraphSpec):
     """The graph from codes to pixels. image_size: (height, width)."""
 
-    image_size: tuple[int, int]
+    image_size: tuple[Pixels, Pixels]
 
 
 class Profile(_Part):
@@ -139,7 +151,7 @@ class EngineSet(_Part):
     builder: digest of the code that built them. max_batch: pictures per pass. plans: by part, see `Manifest.parts`.
     """
 
-    key: str
+    key: str = Field(pattern=f"^{_NAME}$")
     flavour: FlavourName
     version: str
     compute_capability: str = Field(pattern=r"^\d+\.\d$")
@@ -165,9 +177,9 @@ class Manifest(_Part):
     family: str
     build_key: str = Field(description="hash of the sources, the options and the exporter; equal key, equal bundle")
     condition: Condition = Field(discriminator="kind")
-    grid: tuple[int, int]
-    prefix_length: int = Field(ge=1)
-    max_draft_length: int = Field(ge=0)
+    grid: tuple[Side, Side]
+    prefix_length: Size
+    max_draft_length: int = Field(ge=0, le=MAX_DRAFT)
     target: TransformerSpec
     draft: TransformerSpec | None = None
     image_decoder: ImageDecoderSpec
@@ -180,6 +192,12 @@ class Manifest(_Part):
     speculative: SpeculativeConfig
     sources: tuple[Source, ...]
     tools: dict[str, str]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Manifest:
+        for problem in problems(self):
+            raise ValueError(problem)
+        return self
 
     def parts(self) -> dict[str, GraphSpec]:
         """The graphs it has, by name."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -266,13 +265,21 @@ def _has_vnni() -> bool:
     return info.is_file() and "vnni" in info.read_text()
 
 
+def _closed(path: Path) -> BackendError:
+    return BackendError(f"{path}: it has been closed. Load the bundle again.")
+
+
 class _OrtGraph:
     """A graph without state."""
 
     def __init__(self, path: Path, threads: int | None = None, placement: Placement = ON_CPU) -> None:
+        self._path = path
         self._session = open_session(path, threads, placement)
 
-    def _run(self, **inputs: NDArray[Any]) -> list[Any]:
+    def run(self, **inputs: NDArray[Any]) -> list[Any]:
+        """Raises: BackendError when it is closed, or with onnxruntime's own words."""
+        if self._session is None:
+            raise _closed(self._path)
         try:
             outputs: list[Any] = self._session.run(None, inputs)
         except Exception as error:  # onnxruntime raises bare pybind exceptions
@@ -288,7 +295,7 @@ class OrtImageDecoder(_OrtGraph):
 
     def decode(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
         """[N, rows * columns] int64 -> [N, 3, height, width] float32."""
-        pixels: NDArray[np.float32] = self._run(codes=tokens)[0]
+        pixels: NDArray[np.float32] = self.run(codes=tokens)[0]
         return pixels
 
 
@@ -297,18 +304,19 @@ class OrtImageEncoder:
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
         self._path, self._threads = path, threads
+        self._graph: _OrtGraph | None = None
+        self._closed = False
 
     def encode(self, pixels: NDArray[np.float32]) -> NDArray[np.int64]:
         """[N, 3, height, width] float32 in [-1, 1] -> [N, rows * columns] int64."""
-        codes: NDArray[np.int64] = self._graph._run(pixels=pixels)[0]
+        if self._closed:
+            raise _closed(self._path)
+        self._graph = self._graph or _OrtGraph(self._path, self._threads)
+        codes: NDArray[np.int64] = self._graph.run(pixels=pixels)[0]
         return codes
 
     def close(self) -> None:
-        self.__dict__.pop("_graph", None)
-
-    @cached_property
-    def _graph(self) -> _OrtGraph:
-        return _OrtGraph(self._path, self._threads)
+        self._graph, self._closed = None, True
 
 
 class OrtCaptionProjection(_OrtGraph):
@@ -316,5 +324,5 @@ class OrtCaptionProjection(_OrtGraph):
 
     def project(self, features: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """[N, slots, feature_size] -> [N, slots, H], and [slots, H] of the unconditional branch."""
-        conditional, unconditional = self._run(caption=features)
+        conditional, unconditional = self.run(caption=features)
         return conditional, unconditional

@@ -10,10 +10,9 @@ from pathlib import Path
 from ..runtime.errors import BackendError
 from .backends import CUDA_PROVIDER, TENSORRT_PROVIDER
 from .bundle import Bundle
-from .manifest import Manifest, Profile, TransformerSpec
+from .manifest import PLANS_FOLDER, Manifest, Profile, TransformerSpec
 from .ort import Placement
 from .ort_cuda import OrtCudaOpener, OrtCudaTransformer
-from .trt.plans import PLANS_FOLDER
 from .trt.profiles import BRANCHES, TYPICAL_DRAFT, shapes
 
 MAX_BATCH = 8

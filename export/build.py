@@ -12,11 +12,20 @@ import numpy as np
 
 from ..engines.backends import onnxruntime_has_tensor_scatter, require_onnxruntime
 from ..engines.bundle import write_bundle
-from ..engines.manifest import MANIFEST_NAME, LoweringName, Manifest, PrecisionName, Source, TransformerSpec
+from ..engines.manifest import (
+    MANIFEST_NAME,
+    MAX_SIDE,
+    LoweringName,
+    Manifest,
+    PrecisionName,
+    Source,
+    TransformerSpec,
+)
 from ..engines.ort import OrtCaptionProjection
 from ..runtime.condition import CaptionCondition, ClassCondition, Condition
-from ..runtime.config import SamplingConfig, SpeculativeConfig
+from ..runtime.config import MAX_DRAFT, SamplingConfig, SpeculativeConfig
 from ..runtime.errors import BackendError, InputError
+from ..runtime.rules import get_rule
 from .cache_key import build_key, up_to_date
 from .checkpoint import Checkpoint, listed
 from .eagle import EagleDraft
@@ -108,8 +117,10 @@ def build_bundle(
     with the number of weights that have been read and of all there are, whenever a tensor is about to be written.
     Raises: InputError for a bad checkpoint or option; BundleError when `out` can't be written.
     """
-    if request.max_draft_length < 0:
-        raise InputError(f"max_draft_length = {request.max_draft_length}: it must be at least 0.")
+    if not 0 <= request.max_draft_length <= MAX_DRAFT:
+        raise InputError(f"max_draft_length = {request.max_draft_length}: it must be from 0 to {MAX_DRAFT}.")
+    if request.grid is not None and not 1 <= request.grid <= MAX_SIDE:
+        raise InputError(f"grid = {request.grid}: it must be from 1 to {MAX_SIDE}.")
     precision = Precision(request.precision, request.tensorrt, request.block_size)
     if request.neighbors < 0:
         raise InputError(f"neighbors = {request.neighbors}: it must be at least 0.")
@@ -118,7 +129,7 @@ def build_bundle(
         request = replace(request, lowering="tensor_scatter" if onnxruntime_has_tensor_scatter() else "portable")
     sources = _open_sources(request)
     models = _read_models(request, sources)
-    sampling, speculative = _defaults(sources["target"], models.target.family)
+    sampling, speculative = _defaults(request, sources["target"].path, models)
     fingerprints = {role: checkpoint.fingerprint() for role, checkpoint in sources.items()}
     key = build_key(fingerprints, _options(request))
     existing = up_to_date(out, key)
@@ -130,11 +141,9 @@ def build_bundle(
     _watch(sources, sum(weights.values()), progress)
     with write_bundle(out) as folder:
         parts = _write_parts(folder, request, models, precision, report)
-        config = sources["target"].config
-        family = models.target.family
         manifest = Manifest(
-            name=str(config.get("name", family)),
-            family=family,
+            name=models.target.config.name or models.target.family,
+            family=models.target.family,
             build_key=key,
             condition=models.condition,
             grid=models.target.shape.grid,
@@ -167,15 +176,6 @@ def _open_sources(request: BuildRequest) -> dict[str, Checkpoint]:
     }
 
 
-def _defaults(target: Checkpoint, family: str) -> tuple[SamplingConfig, SpeculativeConfig]:
-    """The model's own settings from its config.json, the family's where it has none."""
-    try:
-        sampling = SamplingConfig(**{**SAMPLING[family], **target.config.get("sampling", {})})
-        return sampling, SpeculativeConfig(**target.config.get("speculative", {}))
-    except (InputError, TypeError) as error:
-        raise InputError(f"{target.path}: sampling or speculative in its config.json: {error}") from None
-
-
 def _watch(sources: Mapping[str, Checkpoint], total: int, progress: Progress) -> None:
     """Report every tensor that is read from now on."""
     done = 0
@@ -201,6 +201,30 @@ def _read_models(request: BuildRequest, sources: Mapping[str, Checkpoint]) -> _M
             raise InputError("text_encoder is given, and this target takes classes. Build without it.")
         text_encoder = T5Encoder(sources["text_encoder"], target.feature_size)
     return _Models(target, draft, tokenizer, text_encoder, _condition(request, target))
+
+
+def _defaults(request: BuildRequest, path: Path, models: _Models) -> tuple[SamplingConfig, SpeculativeConfig]:
+    """The bundle's: what the target's config.json says, else what the released samplers do, as far as it can run."""
+    config, most = models.target.config, request.max_draft_length
+    usual = {"draft_length": min(max(most, 1), SpeculativeConfig.model_fields["draft_length"].default)}
+    try:
+        sampling = SamplingConfig(**{**SAMPLING[models.target.family], **config.sampling})
+        speculative = SpeculativeConfig(**{**usual, **config.speculative})
+    except InputError as error:
+        raise InputError(f"{path.with_name('config.json')}: {error}") from None
+    if models.draft is None or most == 0:
+        return sampling, SpeculativeConfig(rule="ar", **usual)
+    if speculative.depth > most:
+        raise InputError(
+            f"{path.with_name('config.json')}: its speculative settings draft {speculative.depth} tokens, and "
+            f"--max-draft is {most}. Use at least {speculative.depth}."
+        )
+    if "lantern_k" in get_rule(speculative.rule).parameters and not request.neighbors:
+        raise InputError(
+            f"{path.with_name('config.json')}: its rule {speculative.rule!r} needs the neighbour table. Leave out "
+            "--neighbors 0."
+        )
+    return sampling, speculative
 
 
 def _options(request: BuildRequest) -> dict[str, object]:

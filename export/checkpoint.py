@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from ..engines.bundle import sha256_file
 from ..runtime.errors import InputError
 
 Shape = tuple[int, ...]
-Number = TypeVar("Number", int, float)
 # Pages of mapped files stay in memory after they were read, up to the whole file, unless it is opened anew.
 MAPPED_BYTES = 1 << 29
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -66,17 +65,6 @@ class Checkpoint(ABC):
             raise InputError(f"{self.path}: tensor {name} holds NaN or infinity. Expected finite weights.")
         return value
 
-    def number(self, *names: str, default: Number) -> Number:
-        """The first of these entries that config.json has. Raises: InputError when it is no positive number."""
-        name = next((name for name in names if name in self.config), None)
-        if name is None:
-            return default
-        value, kinds = self.config[name], (int,) if isinstance(default, int) else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or value <= 0:
-            what = "a positive whole number" if isinstance(default, int) else "a positive number"
-            raise InputError(f"{self.path}: its config.json has {name} = {value!r}. Expected {what}.")
-        return type(default)(value)
-
     def watch(self, watcher: Callable[[int], None]) -> None:
         """Have it called with the number of elements of each tensor that is read for the first time."""
         self._watcher = watcher
@@ -84,6 +72,18 @@ class Checkpoint(ABC):
     def unused(self) -> list[str]:
         """Tensors nobody has read so far."""
         return sorted(set(self.shapes) - self._used)
+
+    def require_dimensions(self, expected: Mapping[str, int], what: str) -> None:
+        """Raises: InputError that lists tensors, from whose shapes sizes are read, that are missing, empty or of
+        another number of dimensions."""
+        self.require({name: self.shapes.get(name, ()) for name in expected}, what)
+        wrong = [
+            f"{name} is {list(self.shapes[name])}, expected {count} dimensions above 0"
+            for name, count in expected.items()
+            if len(self.shapes[name]) != count or 0 in self.shapes[name]
+        ]
+        if wrong:
+            raise InputError(f"{self.path}: not a {what}: {listed(wrong)}. Check that the checkpoint is unmodified.")
 
     def require(self, expected: Mapping[str, Shape], what: str) -> None:
         """Raises: InputError that lists missing tensors, or tensors of another shape than expected."""

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from ..runtime.errors import InputError
 from .checkpoint import Checkpoint, Shape
+from .config_file import DraftConfig, read_config
 from .naming import HF_BLOCK, count_layers
 from .weights import Array, LayerWeights, TransformerShape
 
-NORM_EPS = 1e-6
 # Zero RoPE rows: one less than the target's condition has, since the draft's positions are shifted by one.
 ZERO_ROWS = {"c2i": 0, "t2i": 119, "t2i2": 119}
 LAYERS = "layers."
@@ -25,15 +25,18 @@ class EagleDraft:
 
     def __init__(self, checkpoint: Checkpoint, target: TransformerShape) -> None:
         self._checkpoint = checkpoint
-        config, shapes = checkpoint.config, checkpoint.shapes
-        checkpoint.require({name: shapes.get(name, ()) for name in _ALWAYS}, "EAGLE draft")
+        shapes = checkpoint.shapes
+        checkpoint.require_dimensions(dict.fromkeys(_ALWAYS, 2), "EAGLE draft")
+        config = read_config(DraftConfig, checkpoint)
         vocab, hidden = shapes["embed_tokens.weight"]
         if (vocab, hidden) != (target.vocab, target.hidden):
             raise InputError(
                 f"{checkpoint.path}: the draft is for a target of width {hidden} and {vocab} tokens; this target has "
                 f"width {target.hidden} and {target.vocab} tokens. Use the draft that was trained for it."
             )
-        heads = checkpoint.number("num_attention_heads", default=target.heads)
+        heads = config.heads or target.heads
+        if hidden % heads or hidden // heads % 2:
+            raise InputError(f"{checkpoint.path}: width {hidden} does not divide into {heads} heads of even width.")
         head_dim = hidden // heads
         self.shape = replace(
             target,
@@ -42,10 +45,10 @@ class EagleDraft:
             kv_heads=shapes["layers.0.self_attn.k_proj.weight"][0] // head_dim,
             head_dim=head_dim,
             ffn=math.prod(shapes["layers.0.mlp.gate_proj.weight"]) // hidden,
-            zero_rows=self._zero_rows(target.zero_rows - 1),
-            norm_eps=checkpoint.number("rms_norm_eps", default=NORM_EPS),
+            zero_rows=self._zero_rows(config.input_type, target.zero_rows - 1),
+            norm_eps=config.norm_eps,
         )
-        checkpoint.require(draft_shapes(self.shape, bool(config.get("bias", True))), "EAGLE draft")
+        checkpoint.require(draft_shapes(self.shape, config.bias), "EAGLE draft")
 
     def token_embedding(self) -> Array:
         return self._checkpoint.tensor("embed_tokens.weight")
@@ -57,8 +60,7 @@ class EagleDraft:
     def layer(self, index: int) -> LayerWeights:
         return HF_BLOCK.read(self._checkpoint, f"{LAYERS}{index}.", self.shape, input_norm=index > 0)
 
-    def _zero_rows(self, wanted: int) -> int:
-        input_type = self._checkpoint.config.get("input_type")
+    def _zero_rows(self, input_type: str | None, wanted: int) -> int:
         if input_type is not None and ZERO_ROWS.get(input_type) != wanted:
             kinds = [kind for kind, rows in ZERO_ROWS.items() if rows == wanted]
             raise InputError(

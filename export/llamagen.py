@@ -7,12 +7,11 @@ from pathlib import Path
 
 from ..runtime.errors import InputError
 from .checkpoint import Checkpoint, Shape
+from .config_file import TargetConfig, read_config
 from .naming import HF, LLAMAGEN, TargetNames, count_layers
 from .weights import Array, CaptionWeights, LayerWeights, TransformerShape
 
-NORM_EPS = 1e-5
-ROPE_BASE = 10000.0
-DEFAULT_BLOCK_SIZE = 256
+DEFAULT_SIDE = 16
 # head_dim is 64 in every released size but these, whose widths are unique: 3B (100) and 7B (128).
 HEADS_BY_WIDTH = {3200: 32, 4096: 32}
 # The official samplers' defaults.
@@ -27,7 +26,8 @@ class LlamaGenTarget:
 
     Family and sizes come from the tensors' names and shapes; what those can't tell (heads, grid) from `heads` and
     `grid`, else from `config.json`, else from the released models.
-    Raises: InputError listing tensors that are missing or of the wrong shape.
+    Raises: InputError listing tensors that are missing or of the wrong shape, or when `heads` or `grid` contradict
+    `config.json`.
     """
 
     def __init__(self, checkpoint: Checkpoint, heads: int | None = None, grid: int | None = None) -> None:
@@ -37,7 +37,8 @@ class LlamaGenTarget:
         caption = self._condition("uncond_embedding") in checkpoint.shapes
         self.family = "llamagen-t2i" if caption else "llamagen-c2i"
         self.what = f"{'text' if caption else 'class'}-conditional LlamaGen checkpoint"
-        checkpoint.require({name: checkpoint.shapes.get(name, ()) for name in self._always(caption)}, self.what)
+        checkpoint.require_dimensions(self._always(caption), self.what)
+        self.config = read_config(TargetConfig, checkpoint)
         self.shape = self._read_shape(heads, grid, caption)
         self.assumptions = self._assumptions(heads, grid)
         self.num_classes = 0 if caption else checkpoint.shapes[self._condition("embedding_table.weight")][0] - 1
@@ -67,23 +68,26 @@ class LlamaGenTarget:
     def _condition(self, name: str) -> str:
         return self._names.condition + name
 
-    def _always(self, caption: bool) -> list[str]:
-        """What the sizes are read from."""
+    def _always(self, caption: bool) -> dict[str, int]:
+        """What the sizes are read from, and how many dimensions it has."""
         n = self._names
         condition = ("cap_proj.fc1.weight", "uncond_embedding") if caption else ("embedding_table.weight",)
         block = [f"{n.layers}0.{name}.weight" for name in (*n.block.qkv, n.block.gate)]
-        return [n.token_embedding, n.final_norm, *map(self._condition, condition), *block]
+        return {n.final_norm: 1, **dict.fromkeys([n.token_embedding, *map(self._condition, condition), *block], 2)}
 
     def _read_shape(self, heads: int | None, grid: int | None, caption: bool) -> TransformerShape:
-        n, number, shapes, path = self._names, self._checkpoint.number, self._checkpoint.shapes, self._checkpoint.path
+        n, config, shapes, path = self._names, self.config, self._checkpoint.shapes, self._checkpoint.path
         hidden = shapes[n.final_norm][-1]
 
         # Rows by element count, so that a transposed matrix is reported as such and not taken for another size.
         def rows(name: str) -> int:
             return math.prod(shapes[name]) // hidden
 
-        usual = HEADS_BY_WIDTH.get(hidden, hidden // 64)
-        heads = heads or number("n_head", "num_attention_heads", default=usual)
+        stated_grid = None if config.block_size is None else _square_side(path, config.block_size)
+        self._require_agreement("heads", heads, config.heads)
+        self._require_agreement("grid", grid, stated_grid)
+        side = grid or stated_grid or DEFAULT_SIDE
+        heads = heads or config.heads or HEADS_BY_WIDTH.get(hidden, hidden // 64)
         if not heads or hidden % heads or hidden // heads % 2:
             raise InputError(f"{path}: width {hidden} does not divide into {heads} heads of even width. Give --heads.")
         head_dim = hidden // heads
@@ -96,19 +100,23 @@ class LlamaGenTarget:
             hidden=hidden,
             ffn=rows(f"{n.layers}0.{n.block.gate}.weight"),
             vocab=rows(n.token_embedding),
-            grid=(grid, grid) if grid else _square_grid(path, number("block_size", default=DEFAULT_BLOCK_SIZE)),
+            grid=(side, side),
             zero_rows=shapes[self._condition("uncond_embedding")][0] if caption else 1,
-            norm_eps=number("norm_eps", "rms_norm_eps", default=NORM_EPS),
-            rope_base=number("rope_base", default=ROPE_BASE),
+            norm_eps=config.norm_eps,
+            rope_base=config.rope_base,
         )
+
+    def _require_agreement(self, name: str, given: int | None, stated: int | None) -> None:
+        if given is not None and stated not in (None, given):
+            raise InputError(f"--{name} {given}: {self._checkpoint.path} says {stated}. Leave the option out.")
 
     def _assumptions(self, heads: int | None, grid: int | None) -> list[str]:
         """Sentences on what was neither given nor written anywhere."""
-        config, s = self._checkpoint.config, self.shape
+        config, s = self.config, self.shape
         assumed = []
-        if heads is None and "n_head" not in config and "num_attention_heads" not in config:
+        if heads is None and config.heads is None:
             assumed.append(f"{s.heads} attention heads (--heads)")
-        if grid is None and "block_size" not in config:
+        if grid is None and config.block_size is None:
             assumed.append(f"{s.grid[0]}x{s.grid[1]} image tokens (--grid)")
         return [f"{self._checkpoint.path} does not say, assumed: {', '.join(assumed)}."] if assumed else []
 
@@ -131,8 +139,8 @@ def target_shapes(n: TargetNames, s: TransformerShape, num_classes: int, feature
     return expected
 
 
-def _square_grid(path: Path, block_size: int) -> tuple[int, int]:
+def _square_side(path: Path, block_size: int) -> int:
     side = math.isqrt(block_size)
     if side * side != block_size:
         raise InputError(f"{path}: block_size {block_size} in config.json is not a square number of image tokens.")
-    return side, side
+    return side

@@ -55,7 +55,7 @@ def read_json(path: Path) -> Any:
     """Raises: InputError when the file is missing or not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not a readable JSON file ({error}).") from None
 
 
@@ -82,7 +82,10 @@ def _snapshot(path: Path) -> Path:
     if not snapshots.is_dir():
         return path
     main = path / "refs" / "main"
-    named = snapshots / main.read_text().strip() if main.is_file() else None
+    try:
+        named = snapshots / main.read_text(encoding="ascii").strip() if main.is_file() else None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{main}: not a commit's name ({error}). Name one of {snapshots}/*.") from None
     if named is not None and named.is_dir():
         return named
     found = sorted(snapshots.iterdir())
@@ -96,7 +99,10 @@ def _shards(index: Path) -> list[Path]:
     names = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(names, dict) or not names:
         raise InputError(f"{index}: not a shard index. Expected a JSON object with a weight_map.")
-    shards = [index.parent / str(name) for name in sorted(set(names.values()))]
+    others = [name for name in names.values() if not isinstance(name, str) or Path(name).name != name]
+    if others:
+        raise InputError(f"{index}: its weight_map has {others[0]!r}. Expected names of files beside it.")
+    shards = [index.parent / name for name in sorted(set(names.values()))]
     missing = [shard.name for shard in shards if not shard.is_file()]
     if missing:
         raise InputError(

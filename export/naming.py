@@ -99,4 +99,5 @@ HF = TargetNames(
 def count_layers(checkpoint: Checkpoint, prefix: str) -> int:
     """How many blocks `prefix`0, `prefix`1, ... the checkpoint names."""
     numbers = {name[len(prefix) :].split(".")[0] for name in checkpoint.shapes if name.startswith(prefix)}
-    return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
+    # No model has a fifth digit; such a name is nobody's, and not a reason to expect as many blocks.
+    return 1 + max((int(number) for number in numbers if number.isdecimal() and len(number) < 5), default=-1)

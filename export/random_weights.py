@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from ..runtime.errors import InputError
 from .checkpoint import Checkpoint, Shape
-from .eagle import NORM_EPS as DRAFT_NORM_EPS
+from .config_file import TargetConfig
 from .eagle import draft_shapes
-from .llamagen import NORM_EPS, ROPE_BASE, target_shapes
+from .llamagen import target_shapes
 from .naming import LLAMAGEN
 from .vq import CODEBOOK
 from .vq_layout import Level, decoder_shapes
@@ -91,12 +91,12 @@ def random_checkpoints(size_name: str, seed: int) -> dict[str, Checkpoint]:
         vocab=VOCAB,
         grid=(size.grid, size.grid),
         zero_rows=CAPTION_SLOTS if size.captions else 1,
-        norm_eps=NORM_EPS,
-        rope_base=ROPE_BASE,
+        norm_eps=TargetConfig().norm_eps,
+        rope_base=TargetConfig().rope_base,
     )
     classes, width = (0, CAPTION_WIDTH) if size.captions else (NUM_CLASSES, 0)
     target_config = {"name": f"random-{size_name}", "n_head": size.heads, "block_size": size.grid**2}
-    draft_config = {"num_attention_heads": size.heads, "rms_norm_eps": DRAFT_NORM_EPS}
+    draft_config = {"num_attention_heads": size.heads}
     return {
         "target": RandomCheckpoint(
             f"random-{size_name}", target_shapes(LLAMAGEN, shape, classes, width), seed, target_config

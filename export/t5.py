@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..runtime.errors import InputError
 from .checkpoint import Checkpoint, Shape
+from .config_file import TextEncoderConfig, read_config
 from .naming import count_layers
 from .weights import Array
 
@@ -30,7 +31,9 @@ class T5Encoder:
         shapes = checkpoint.shapes
         self._embedding = next((name for name in EMBEDDINGS if name in shapes), EMBEDDINGS[0])
         gate = f"{BLOCKS}0.layer.1.DenseReluDense.wi_0.weight"
-        checkpoint.require({name: shapes.get(name, ()) for name in (self._embedding, BIAS, gate)}, "T5 text encoder")
+        query = f"{BLOCKS}0.layer.0.SelfAttention.q.weight"
+        checkpoint.require_dimensions(dict.fromkeys((self._embedding, BIAS, gate, query), 2), "T5 text encoder")
+        config = read_config(TextEncoderConfig, checkpoint)
         self.vocab, self.hidden = shapes[self._embedding]
         if self.hidden != feature_size:
             raise InputError(
@@ -39,10 +42,14 @@ class T5Encoder:
             )
         self.layers = count_layers(checkpoint, BLOCKS)
         self._buckets, self.heads = shapes[BIAS]
-        self.inner = shapes[f"{BLOCKS}0.layer.0.SelfAttention.q.weight"][0]
+        self.inner = shapes[query][0]
         self._ffn = shapes[gate][0]
-        self._max_distance = checkpoint.number("relative_attention_max_distance", default=128)
-        self.norm_eps = checkpoint.number("layer_norm_epsilon", default=1e-6)
+        self._max_distance, self.norm_eps = config.max_distance, config.norm_eps
+        if self._max_distance <= self._buckets // 4:
+            raise InputError(
+                f"{checkpoint.path}: relative_attention_max_distance {self._max_distance} in config.json is too small "
+                f"for {self._buckets} buckets."
+            )
         checkpoint.require(self._expected(), "T5 text encoder")
 
     @property

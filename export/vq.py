@@ -22,7 +22,8 @@ class VqTokenizer:
 
     def __init__(self, checkpoint: Checkpoint, vocab: int) -> None:
         self._checkpoint = checkpoint
-        self._require_biases((CODEBOOK, "post_quant_conv.bias", "decoder.conv_blocks.0.res.0.conv2.bias"))
+        checkpoint.require_dimensions({CODEBOOK: 2}, "VQ image tokenizer")
+        self._require_biases(("post_quant_conv.bias", "decoder.conv_blocks.0.res.0.conv2.bias"))
         entries, self._embed = checkpoint.shapes[CODEBOOK]
         if entries != vocab:
             raise InputError(
@@ -57,8 +58,7 @@ class VqTokenizer:
         return self._checkpoint.tensor(name)
 
     def _require_biases(self, names: tuple[str, ...]) -> None:
-        shapes = self._checkpoint.shapes
-        self._checkpoint.require({name: shapes.get(name, ()) for name in names}, "VQ image tokenizer")
+        self._checkpoint.require_dimensions(dict.fromkeys(names, 1), "VQ image tokenizer")
 
     def _levels(self, side: str, resample: str) -> list[Level]:
         levels = []

@@ -8,10 +8,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .errors import InputError
-from .tree import Tree
+from .tree import MAX_NODES, Tree
 from .trees import named_tree
 
 DYNAMIC = "dynamic"
+# Far beyond what pays, and small enough that what is made from them fits into memory.
+MAX_DRAFT = 256
 
 
 class _Settings(BaseModel):
@@ -21,7 +23,7 @@ class _Settings(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise InputError(_describe(error)) from None
+            raise InputError(describe(error)) from None
 
 
 class SamplingConfig(_Settings):
@@ -33,7 +35,8 @@ class SamplingConfig(_Settings):
     (LlamaGen: after).
     """
 
-    cfg_scale: float = Field(default=4.0, ge=1)
+    # Beyond, guided logits leave float32.
+    cfg_scale: float = Field(default=4.0, ge=1, le=1e6)
     cfg_interval: int = Field(default=-1, ge=-1)
     temperature: float = Field(default=1.0, ge=0)
     top_k: int = Field(default=0, ge=0)
@@ -62,33 +65,29 @@ class SpeculativeConfig(_Settings):
     schedules, None for the paper's unfloored one. lantern_k: how many codebook neighbours a token may borrow from, None
     for the papers' choice (1000 for "lantern", 10 for "lantern++"); lantern_delta, lantern_lambda: how much, see
     `lantern.NeighborAcceptance`. resampling: what replaces a rejected token, the "optimal" residual or the "native" one
-    of the rule's authors. draft_length: L, drafted tokens per target pass. tree: None drafts a chain; a name in
-    `trees.TREES` or a list of paths (see `Tree.from_paths`) drafts that tree, whose depth is L then; "dynamic" drafts
-    L levels of what the draft finds most likely (EAGLE-2): it grows the tree_branches likeliest nodes of each level by
-    as many tokens each, and keeps the tree_nodes likeliest of all.
+    of the rule's authors. draft_length: L, drafted tokens per target pass; becomes the depth of a static tree. tree:
+    None drafts a chain; a name in `trees.TREES` or a list of paths (see `Tree.from_paths`) drafts that static tree;
+    "dynamic" drafts L levels of what the draft finds most likely (EAGLE-2): it grows the tree_branches likeliest nodes
+    of each level by as many tokens each, and keeps the tree_nodes likeliest of all.
     """
 
     rule: str = "cool"
-    delta: float = Field(default=1.1, gt=0)
-    nu: float = Field(default=0.7, ge=0)
+    delta: float = Field(default=1.1, gt=0, le=1e6)
+    nu: float = Field(default=0.7, ge=0, le=100)
     floor: float | None = Field(default=1.0, gt=0)
     lantern_k: int | None = Field(default=None, ge=0)
     lantern_delta: float = Field(default=0.1, ge=0, lt=1)
     lantern_lambda: float = Field(default=5.0, ge=1)
     resampling: Literal["optimal", "native"] = "optimal"
-    draft_length: int = Field(default=5, ge=1)
+    draft_length: int = Field(default=5, ge=1, le=MAX_DRAFT)
     tree: str | tuple[tuple[int, ...], ...] | None = None
-    tree_nodes: int = Field(default=58, ge=1)
-    tree_branches: int = Field(default=10, ge=1)
+    tree_nodes: int = Field(default=58, ge=1, le=MAX_NODES)
+    tree_branches: int = Field(default=10, ge=1, le=MAX_NODES)
 
     @property
     def static_tree(self) -> Tree | None:
         """The tree drafted every round; None when it is dynamic."""
-        if self.tree is None:
-            return Tree.chain(self.draft_length)
-        if isinstance(self.tree, str):
-            return None if self.tree == DYNAMIC else named_tree(self.tree)
-        return Tree.from_paths(self.tree)
+        return Tree.chain(self.draft_length) if self.tree is None else _static_tree(self.tree)
 
     @property
     def depth(self) -> int:
@@ -103,16 +102,14 @@ class SpeculativeConfig(_Settings):
 
         return get_rule(name).name
 
-    @field_validator("tree", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _valid_tree(cls, tree: Any) -> Any:
-        if tree is None or tree == DYNAMIC:
-            return tree
-        if isinstance(tree, str):
-            named_tree(tree)
-            return tree
-        Tree.from_paths(tree)
-        return tuple(map(tuple, tree))
+    def _length_of_the_tree(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """What is stored of a run must be what it did: a static tree's depth, whatever draft_length says."""
+        if values.get("tree") is None:
+            return values
+        tree = _static_tree(values["tree"])
+        return values if tree is None else {**values, "draft_length": tree.depth}
 
     @model_validator(mode="after")
     def _nodes_for_every_level(self) -> SpeculativeConfig:
@@ -135,7 +132,14 @@ class SpeculativeConfig(_Settings):
         return self
 
 
-def _describe(error: ValidationError) -> str:
+def _static_tree(tree: Any) -> Tree | None:
+    """Of a name or a list of paths; None for "dynamic". Raises: InputError for anything else."""
+    if isinstance(tree, str):
+        return None if tree == DYNAMIC else named_tree(tree)
+    return Tree.from_paths(tree)
+
+
+def describe(error: ValidationError) -> str:
     """One sentence per wrong field: the field, what was found, what was expected."""
     sentences = []
     for detail in error.errors():

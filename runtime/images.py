@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
+from .files import replacing_file
 
 METADATA_KEY = "coolsd-trt"
 
@@ -44,29 +44,30 @@ def make_grid(images: Sequence[NDArray[np.uint8]], columns: int | None = None, g
 
 
 def save_png(path: Path, image: NDArray[np.uint8], parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-    """Write [H, W, 3] uint8 to `path`, under a temporary name first. `parameters` become a JSON text chunk."""
+    """Write [H, W, 3] uint8 to `path`, all or nothing. `parameters` become a JSON text chunk.
+
+    Raises: InputError when it can't be written.
+    """
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
     info = PngInfo()
     info.add_text(METADATA_KEY, json.dumps(parameters))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with replacing_file(path) as temporary:
         Image.fromarray(image).save(temporary, format="PNG", pnginfo=info)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_parameters(path: Path) -> Any:
     """The parameters a PNG of ours carries. Raises: InputError when the file is not a PNG or carries none."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     try:
         with Image.open(path) as image:
             text = image.info.get(METADATA_KEY)
-    except (OSError, UnidentifiedImageError) as error:
+        parameters = None if text is None else json.loads(text)
+    # Pillow raises all of these for pictures that are broken, or unpack to more than it allows.
+    except (OSError, ValueError, SyntaxError, RecursionError, Image.DecompressionBombError) as error:
         raise InputError(f"{path}: not a readable picture ({error}). Expected a PNG written by coolsd-trt.") from None
     if text is None:
         raise InputError(f"{path}: the picture carries no {METADATA_KEY!r} parameters. Expected a PNG of coolsd-trt.")
-    return json.loads(text)
+    return parameters

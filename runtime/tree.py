@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from .errors import InputError
 
+# Far beyond what pays; masks grow with the square.
+MAX_NODES = 4096
+
 
 @dataclass(frozen=True)
 class Tree:
@@ -35,6 +38,10 @@ class Tree:
         Nodes are numbered by depth, then lexicographically, as EAGLE (arXiv 2401.15077) and Medusa do.
         Raises: InputError naming the first path that is malformed, double, or whose parent or elder sibling is missing.
         """
+        if not isinstance(paths, (list, tuple)):
+            raise InputError(f"tree: {paths!r} is not a list of paths. Expected one such as [[0], [1], [0, 0]].")
+        if len(paths) > MAX_NODES:
+            raise InputError(f"tree: {len(paths)} paths. Expected at most {MAX_NODES}.")
         given = [_checked_path(path) for path in paths]
         if not given:
             raise InputError("tree: no paths in it. Expected a list of paths such as [[0], [1], [0, 0]].")

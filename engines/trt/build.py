@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...runtime.errors import BackendError, InputError
+from ...runtime.files import replacing_file
 from ..manifest import GraphSpec, Profile, TransformerSpec
 from .flavour import new_log
 from .profiles import shapes
@@ -82,9 +82,8 @@ class PlanBuilder:
     def _keep_timings(self, config: Any) -> None:
         if self._timing_cache is None:
             return
-        temporary = self._timing_cache.with_name(f".{self._timing_cache.name}.{os.getpid()}.tmp")
-        temporary.write_bytes(memoryview(config.get_timing_cache().serialize()))
-        temporary.replace(self._timing_cache)
+        with replacing_file(self._timing_cache) as temporary:
+            temporary.write_bytes(memoryview(config.get_timing_cache().serialize()))
 
 
 def parse_network(trt: Any, log: Any, builder: Any, onnx_path: Path, spec: GraphSpec) -> tuple[Any, Any]:

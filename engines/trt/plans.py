@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...runtime.errors import BackendError, BundleError, InputError
+from ...runtime.files import replacing_folder, sweep
 from ..bundle import REBUILD, Bundle, record_file, replace_manifest
 from ..cuda import probe_gpu
-from ..manifest import EngineSet, FileRecord, FlavourName, GraphSpec, LoweringName, Manifest, PlanRecord
+from ..manifest import PLANS_FOLDER, EngineSet, FileRecord, FlavourName, GraphSpec, LoweringName, Manifest, PlanRecord
 from .build import PlanBuilder, capability_enum
 from .flavour import FLAVOURS, Flavour, load_module, lowering_for, parse_capability
 from .profiles import profiles_of
 
-PLANS_FOLDER = "engines"
 # The other parts run before the first token or not at all, and stay on onnxruntime.
 PLANNED_PARTS = ("target", "draft", "image decoder", "caption projection")
 
@@ -170,11 +168,10 @@ def _build_set(
             return PlanResult(engines, cached=True)
 
     folder = bundle.path / PLANS_FOLDER / key
-    temporary = folder.with_name(f".{key}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
     timings = folder.with_name(f"{flavour.name}-{trt.__version__}-sm{capability.replace('.', '')}.timing")
     builder = PlanBuilder(trt, capability, None) if flavour.cross_builds else PlanBuilder(trt, None, timings)
-    try:
+    sweep(folder.parent)
+    with replacing_folder(folder) as temporary:
         plans = {}
         for part, spec in planned_parts(manifest).items():
             report(f"{capability} {part}")
@@ -190,10 +187,6 @@ def _build_set(
                 profiles=profiles,
                 layers=built.layers,
             )
-        shutil.rmtree(folder, ignore_errors=True)
-        temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     engines = EngineSet(
         key=key,
         flavour=flavour.name,

@@ -9,7 +9,7 @@ import pytest
 import tiny
 from coolsd_trt.engines.bundle import Bundle
 from coolsd_trt.engines.manifest import LoweringName
-from coolsd_trt.engines.ort import OrtTransformer
+from coolsd_trt.engines.ort import OrtImageDecoder, OrtImageEncoder, OrtTransformer
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import BackendError
 from coolsd_trt.runtime.stepping import chain_step
@@ -103,3 +103,15 @@ def test_an_old_onnxruntime_is_told_to_use_the_portable_lowering(
     old = built("old", None).manifest.target
     assert old.lowering == "portable"
     OrtTransformer(tmp_path / "old" / old.files[0].name, old).close()
+
+
+def test_closed_graphs_say_so(tiny_bundle: Path) -> None:
+    decoder = OrtImageDecoder(tiny_bundle / "image_decoder.onnx", threads=1)
+    encoder = OrtImageEncoder(tiny_bundle / "image_encoder.onnx", threads=1)
+    for part in (decoder, encoder):
+        part.close()
+        part.close()
+    with pytest.raises(BackendError, match=r"image_decoder\.onnx: it has been closed. Load the bundle again"):
+        decoder.decode(np.zeros((1, 16), np.int64))
+    with pytest.raises(BackendError, match=r"image_encoder\.onnx: it has been closed"):
+        encoder.encode(np.zeros((1, 3, 8, 8), np.float32))

@@ -12,7 +12,7 @@ from coolsd_trt.engines.manifest import LoweringName
 from coolsd_trt.engines.parity import TOLERANCES, Parity, compare_engines
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import InputError
-from coolsd_trt.tools.cli import app
+from coolsd_trt.tools.cli.commands import app
 from typer.testing import CliRunner
 
 pytest.importorskip("polygraphy", reason="needs polygraphy: pip install polygraphy")

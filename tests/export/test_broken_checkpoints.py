@@ -139,6 +139,53 @@ def unknown_setting(folder: Path) -> None:
     (folder / "target" / "config.json").write_text(json.dumps(config))
 
 
+def empty_norm(folder: Path) -> None:
+    save(folder / "target", {**target_tensors(S), "norm.weight": np.zeros(0, np.float32)})
+
+
+def scalar_norm(folder: Path) -> None:
+    save(folder / "target", {**target_tensors(S), "norm.weight": np.array(1, np.float32)})
+
+
+def scalar_codebook(folder: Path) -> None:
+    tensors = tokenizer_tensors(S.vocab)
+    save(folder / "tokenizer", {**tensors, "quantize.embedding.weight": np.array(1, np.float32)})
+
+
+def flat_draft(folder: Path) -> None:
+    tensors, name = draft_tensors(S), "layers.0.self_attn.k_proj.weight"
+    save(folder / "draft", {**tensors, name: tensors[name].ravel()})
+
+
+def a_layer_out_of_this_world(folder: Path) -> None:
+    name = f"layers.{10**12}.attention_norm.weight"
+    save(
+        folder / "target", {**target_tensors(S), "layers.9999.x": np.ones(1, np.float32), name: np.ones(1, np.float32)}
+    )
+
+
+def index_of_lists(folder: Path) -> None:
+    (folder / "target" / "model.safetensors").unlink()
+    (folder / "target" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": ["x"]}}))
+
+
+def index_of_files_elsewhere(folder: Path) -> None:
+    (folder / "target" / "model.safetensors").unlink()
+    content = {"weight_map": {"a": "../draft/model.safetensors"}}
+    (folder / "target" / "model.safetensors.index.json").write_text(json.dumps(content))
+
+
+def undecodable_ref(folder: Path) -> None:
+    (folder / "target" / "model.safetensors").unlink()
+    (folder / "target" / "snapshots").mkdir()
+    (folder / "target" / "refs").mkdir()
+    (folder / "target" / "refs" / "main").write_bytes(b"\xff\xfe")
+
+
+def nested_config(folder: Path) -> None:
+    (folder / "target" / "config.json").write_text("[" * 200_000)
+
+
 BROKEN: dict[Callable[[Path], None], str] = {
     lfs_pointer: r"target/model.safetensors: this is a Git LFS pointer.*git lfs pull",
     truncated: r"target/model.safetensors: not a readable safetensors file .* truncated",
@@ -155,8 +202,17 @@ BROKEN: dict[Callable[[Path], None], str] = {
     transposed_convolution: r"post_quant_conv.weight is \[8, 32, 1, 1\], expected \[32, 8, 1, 1\]",
     eight_bit_floats: r"tensor output.weight has dtype F8_E4M3. Expected one of: float32, ",
     another_model: r"5 of 5 tensors are missing: .* The file has embed_tokens.weight; fc.bias; fc.weight and 8 more",
-    heads_in_words: r"its config.json has n_head = 'two'. Expected a positive whole number",
-    unknown_setting: r"target/model.safetensors: sampling or speculative in its config.json: cfg is not a setting",
+    heads_in_words: r"config.json: n_head = 'two': it must be a valid integer",
+    unknown_setting: r"target/config.json: cfg is not a setting",
+    empty_norm: r"norm.weight is \[0\], expected 1 dimensions above 0",
+    scalar_norm: r"norm.weight is \[\], expected 1 dimensions above 0",
+    scalar_codebook: r"quantize.embedding.weight is \[\], expected 2 dimensions",
+    flat_draft: r"k_proj.weight is \[256\], expected 2 dimensions",
+    a_layer_out_of_this_world: r"not a complete class-conditional LlamaGen checkpoint",
+    index_of_lists: r"its weight_map has \['x'\]. Expected names of files beside it",
+    index_of_files_elsewhere: r"its weight_map has '../draft/model.safetensors'",
+    undecodable_ref: r"refs/main: not a commit's name",
+    nested_config: r"config.json: not a readable JSON file",
     truncated_pickle: r"c2i_B_256.pt: torch can't read it as weights .* truncated",
 }
 
@@ -199,7 +255,9 @@ def test_a_full_disk_is_noticed_before_anything_is_written(checkpoints: Path, mo
     "options, words",
     [
         (["--random-weights", "c2i-B"], "--target and --random-weights exclude each other"),
-        (["--heads", "3"], "width 16 does not divide into 3 heads"),
+        (["--heads", "4"], "--heads 4: "),
+        (["--grid", "100000000"], "--grid"),
+        (["--max-draft", "1000000000000"], "--max-draft"),
         (["--image-encoder"], "tensors are missing: encoder.conv_in.bias"),
     ],
 )

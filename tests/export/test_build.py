@@ -63,6 +63,24 @@ def test_a_changed_source_option_or_damaged_bundle_is_built_again(request_: Buil
     assert build_bundle(request_, out).cached
 
 
+@pytest.mark.parametrize(
+    "options, rule, length",
+    [
+        ({"draft": None}, "ar", 5),
+        ({"max_draft_length": 0}, "ar", 1),
+        ({"max_draft_length": 2}, "cool", 2),
+        ({}, "cool", 5),
+    ],
+)
+def test_the_defaults_of_a_bundle_can_be_used(
+    request_: BuildRequest, tmp_path: Path, options: dict, rule: str, length: int
+) -> None:
+    manifest = build_bundle(replace(request_, **options), tmp_path / "bundle").manifest
+    assert (manifest.speculative.rule, manifest.speculative.draft_length) == (rule, length)
+    with Pipeline.load(tmp_path / "bundle", threads=1) as pipeline:
+        assert pipeline.generate([0]).tokens.shape == (1, 16)
+
+
 def test_the_same_checkpoints_give_the_same_bytes(request_: BuildRequest, tmp_path: Path) -> None:
     first, second = (build_bundle(request_, tmp_path / name).manifest for name in "ab")
     assert first == second

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from coolsd_trt.runtime import InputError
-from coolsd_trt.runtime.images import make_grid, read_parameters, save_png, to_uint8
+from coolsd_trt.runtime.images import METADATA_KEY, make_grid, read_parameters, save_png, to_uint8
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 
 def test_pixels_are_clamped_and_rounded() -> None:
@@ -54,4 +56,27 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
 def test_a_foreign_png_is_refused(tmp_path: Path) -> None:
     Image.new("RGB", (1, 1)).save(tmp_path / "x.png")
     with pytest.raises(InputError, match="carries no"):
+        read_parameters(tmp_path / "x.png")
+
+
+def broken_json(path: Path) -> None:
+    info = PngInfo()
+    info.add_text(METADATA_KEY, "{")
+    Image.new("RGB", (1, 1)).save(path, pnginfo=info)
+
+
+def text_that_unpacks_to_too_much(path: Path) -> None:
+    info = PngInfo()
+    info.add_text(METADATA_KEY, " " * (2 << 20), zip=True)
+    Image.new("RGB", (1, 1)).save(path, pnginfo=info)
+
+
+def a_picture_that_unpacks_to_too_much(path: Path) -> None:
+    Image.new("1", (20000, 20000)).save(path)
+
+
+@pytest.mark.parametrize("write", [broken_json, text_that_unpacks_to_too_much, a_picture_that_unpacks_to_too_much])
+def test_broken_pictures_are_refused(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    write(tmp_path / "x.png")
+    with pytest.raises(InputError, match=r"x\.png: not a readable picture"):
         read_parameters(tmp_path / "x.png")

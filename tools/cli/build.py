@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ...engines.backends import BACKENDS
-from ...engines.manifest import EngineSet, LoweringName, Manifest, PrecisionName
+from ...engines.manifest import MAX_SIDE, EngineSet, LoweringName, Manifest, PrecisionName
 from ...engines.trt.flavour import FLAVOURS
 from ...engines.trt.plans import PlanRequest, build_plans, check_request, needed_lowering
 from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, BuildResult, build_bundle
@@ -18,6 +18,7 @@ from ...export.hub import FORM as HUB_FORM
 from ...export.hub import ROLES, download, parse_reference
 from ...export.neighbors import DEFAULT_COLUMNS
 from ...export.random_weights import SIZES, random_checkpoints
+from ...runtime.config import MAX_DRAFT
 from ...runtime.errors import InputError
 from .build_progress import BuildProgress
 from .console import human_size, plain_table, stderr, stdout
@@ -29,7 +30,7 @@ Draft = Annotated[Path | None, typer.Option(help="EAGLE draft: its folder. Witho
 TextEncoder = Annotated[
     Path | None, typer.Option(help="T5 folder, for targets that take captions. Without it captions come encoded.")
 ]
-MaxDraft = Annotated[int, typer.Option(min=0, help="Longest draft the bundle has cache room for.")]
+MaxDraft = Annotated[int, typer.Option(min=0, max=MAX_DRAFT, help="Longest draft the bundle has cache room for.")]
 ClassNames = Annotated[
     Path | None, typer.Option(help="JSON list of class names; default: class_names.json beside the target.")
 ]
@@ -55,7 +56,9 @@ Capabilities = Annotated[
 ]
 MaxBatch = Annotated[int, typer.Option(min=1, help="Pictures that may share a pass of the plans.")]
 Heads = Annotated[int | None, typer.Option(min=1, help="Attention heads, if the target does not say.")]
-Grid = Annotated[int | None, typer.Option(min=1, help="Image tokens per side, if the target does not say.")]
+Grid = Annotated[
+    int | None, typer.Option(min=1, max=MAX_SIDE, help="Image tokens per side, if the target does not say.")
+]
 ImageEncoder = Annotated[
     bool, typer.Option("--image-encoder", help="Put the tokenizer's encoder into the bundle, too.")
 ]
@@ -128,14 +131,15 @@ def build(
 
 def _print_result(result: BuildResult, out: Path, seconds: float) -> None:
     if result.cached:
-        stdout.print(f"{out} is up to date ({seconds:.1f} s): same checkpoints, options, exporter. Nothing was done.")
+        state = f"is up to date ({seconds:.1f} s): same checkpoints, options, exporter. Nothing was done."
+        stdout.print(f"{out} {state}", soft_wrap=True)
         return
     for note in result.notes:
-        stderr.print(f"note: {note}", soft_wrap=True, markup=False)
+        stderr.print(f"note: {note}", soft_wrap=True)
     stdout.print(parts_table(result.manifest))
     if line := cost_line(result.manifest):
         stdout.print(line, soft_wrap=True)
-    stdout.print(f"built {out} in {seconds:.1f} s")
+    stdout.print(f"built {out} in {seconds:.1f} s", soft_wrap=True)
 
 
 def cost_line(manifest: Manifest) -> str:

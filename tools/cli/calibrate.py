@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.progress import Progress, track
 
 from ...engines.bundle import Bundle, replace_manifest
@@ -26,7 +27,7 @@ from ..evaluation.plots import check_plot, draw_points, panels
 from ..evaluation.table import shown
 from . import options
 from .console import plain_table, stderr, stdout
-from .output import writable_folder, writable_report, write_text
+from .output import STDOUT, writable_files, write_text
 
 BUDGETS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 
@@ -38,7 +39,7 @@ def calibrate(
     images: Annotated[int, typer.Option(min=1, help="Pictures to measure on, classes in turn.")] = 64,
     max_length: Annotated[int, typer.Option(min=1, help="Longest draft to consider.")] = 6,
     batch_size: Annotated[int, typer.Option(min=1, help="Pictures that will share passes in use.")] = 1,
-    seed: int = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the pictures to measure on.")] = 0,
     cfg_scale: options.CfgScale = None,
     cfg_interval: options.CfgInterval = None,
     temperature: options.Temperature = None,
@@ -50,7 +51,9 @@ def calibrate(
         int, typer.Option(min=0, help="Pictures on which the chosen setting is then measured against `ar`; 0 = none.")
     ] = 16,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the result, leave the bundle as it is.")] = False,
-    report: Annotated[Path | None, typer.Option("--json", help="Write every figure to this file.")] = None,
+    report: Annotated[
+        Path | None, typer.Option("--json", help="Write every figure to this file; `-` = stdout.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Plot of the frontier, .png or .svg; needs the plot extra.")] = None,
 ) -> None:
     """Measure acceptance and pass costs, then make the fastest setting within the budget the bundle's default.
@@ -58,33 +61,40 @@ def calibrate(
     Settings above drift 0 are lossy. Sampling options must be those of later use: acceptance depends on them.
     """
     check_plot(plot)
-    with writable_report(report), writable_folder(plot.parent, "--plot") if plot else nullcontext():
-        engines = load_engines(bundle, "auto", threads=threads)
-    try:
-        chosen = {name: v for name, v in options.sampling_options(ctx.params).items() if v is not None}
-        sampling = SamplingConfig(**{**engines.info.sampling.model_dump(), **chosen})
-        trace, costs = _measure(engines, sampling, images, max_length, batch_size, seed)
-    finally:
-        engines.close()
-    found = candidates(trace, costs)
-    best = best_within(found, drift_budget)
-    points = frontier(found, sorted({*BUDGETS, drift_budget}))
-    _print_costs(costs, batch_size)
-    _print_frontier(points, drift_budget)
-    measured = None
-    if check_images and best.config.rule != "ar":
-        workload = Workload(check_images, batch_size, seed + 1, sampling.model_dump())
-        measured = _check(bundle, best, drift_budget, workload, threads)
-    if plot is not None:
-        _plot(plot, found, points, measured)
-    if report is not None:
-        write_text(report, json.dumps(_as_dict(costs, points, measured), indent=1))
+    console = stderr if report == STDOUT else stdout
+    with writable_files({"--json": report, "--plot": plot}):
+        with closing(load_engines(bundle, "auto", threads=threads)) as engines:
+            chosen = {name: v for name, v in options.sampling_options(ctx.params).items() if v is not None}
+            sampling = SamplingConfig(**{**engines.info.sampling.model_dump(), **chosen})
+            trace, costs = _measure(engines, sampling, images, max_length, batch_size, seed)
+        found = candidates(trace, costs)
+        best = best_within(found, drift_budget)
+        points = frontier(found, sorted({*BUDGETS, drift_budget}))
+        _print_costs(console, costs, batch_size)
+        _print_frontier(console, points, drift_budget)
+        measured = None
+        if check_images and best.config.rule != "ar":
+            workload = Workload(check_images, batch_size, seed + 1, sampling.model_dump())
+            measured = _check(console, bundle, best, drift_budget, workload, threads)
+        if plot is not None:
+            _plot(plot, found, points, measured)
+        if report is not None:
+            write_text(report, json.dumps(_as_dict(costs, points, measured), indent=1))
     if best.config.rule == "ar":
-        stdout.print("speculation does not pay here: every setting within the budget is slower than `ar`.")
+        console.print("speculation does not pay here: every setting within the budget is slower than `ar`.")
     if not dry_run:
-        opened = Bundle.open(bundle, verify=False)
-        replace_manifest(opened, opened.manifest.model_copy(update={"speculative": best.config, "sampling": sampling}))
-        stdout.print(f"{bundle}: default is now {_describe(best)}")
+        _keep(console, bundle, best, sampling)
+
+
+def _keep(console: Console, bundle: Path, best: Candidate, sampling: SamplingConfig) -> None:
+    """Make the setting the bundle's default, with the sampling it was measured in: acceptance depends on that."""
+    opened = Bundle.open(bundle, verify=False)
+    replace_manifest(opened, opened.manifest.model_copy(update={"speculative": best.config, "sampling": sampling}))
+    console.print(f"{bundle}: default is now {_describe(best)}", soft_wrap=True)
+    before, after = opened.manifest.sampling.model_dump(), sampling.model_dump()
+    changed = [f"{name} {after[name]} (was {before[name]})" for name in after if after[name] != before[name]]
+    if changed:
+        console.print(f"and its sampling default, for which that holds: {', '.join(changed)}", soft_wrap=True)
 
 
 def _measure(
@@ -93,6 +103,8 @@ def _measure(
     info = engines.info
     if engines.draft is None:
         raise InputError("this bundle has no draft: there is nothing to calibrate. Build it again with --draft.")
+    if info.max_draft_length < 1:
+        raise InputError("this bundle has no room for drafts. Build it again with --max-draft above 0.")
     if not isinstance(info.condition, ClassCondition):
         raise InputError("this bundle takes captions; calibration draws its pictures from classes.")
     if sampling.greedy:
@@ -114,7 +126,7 @@ def _measure(
 
 
 def _check(
-    bundle: Path, best: Candidate, drift_budget: float, workload: Workload, threads: int | None
+    console: Console, bundle: Path, best: Candidate, drift_budget: float, workload: Workload, threads: int | None
 ) -> dict[str, Estimate]:
     """Measure the chosen setting, and print it beside what was predicted."""
     with Pipeline.load(bundle, threads=threads, verify=False) as pipeline:
@@ -127,9 +139,9 @@ def _check(
     )
     for title, name, predicted in rows:
         table.add_row(title, f"{predicted:.3g}", shown(measured[name]))
-    stdout.print(table)
+    console.print(table)
     if above_budget(measured["drift_per_token"], drift_budget):
-        stdout.print(
+        console.print(
             f"measured drift is above the budget of {drift_budget:g}: its whole interval is. "
             "Lower --drift-budget, or calibrate on more --images."
         )
@@ -154,16 +166,16 @@ def _plot(
         axis.legend(fontsize="small")
 
 
-def _print_costs(costs: PassCosts, batch_size: int) -> None:
+def _print_costs(console: Console, costs: PassCosts, batch_size: int) -> None:
     table = plain_table("tokens per pass", *map(str, range(1, len(costs.target) + 1)), title=f"batch {batch_size}")
     table.add_row("target, ms", *(f"{1000 * seconds:.2f}" for seconds in costs.target))
     table.add_row("c(T)", *(f"{ratio:.2f}" for ratio in costs.ratios))
     table.add_row("draft, ms", *(f"{1000 * seconds:.2f}" for seconds in costs.draft_first))
-    stdout.print(table)
-    stdout.print(f"host {1000 * costs.host:.2f} ms a round\n")
+    console.print(table)
+    console.print(f"host {1000 * costs.host:.2f} ms a round\n")
 
 
-def _print_frontier(points: Sequence[tuple[float, Candidate]], drift_budget: float) -> None:
+def _print_frontier(console: Console, points: Sequence[tuple[float, Candidate]], drift_budget: float) -> None:
     table = plain_table(
         "drift budget", "setting", "accepted length", "drift per token", "speed vs ar", title="predicted"
     )
@@ -176,7 +188,7 @@ def _print_frontier(points: Sequence[tuple[float, Candidate]], drift_budget: flo
             f"{point.prediction.drift_per_token:.4f}",
             f"{point.speed_up:.2f}x",
         )
-    stdout.print(table)
+    console.print(table)
 
 
 def _describe(candidate: Candidate) -> str:

@@ -47,7 +47,7 @@ def check(
         tolerance = max(TOLERANCES[read_manifest(path).target.precision] for path in (bundle, other))
         with closing(load_engines(other, "ort-cpu", threads=threads)) as reference:
             results = compare_engines(subject, reference, tolerance)
-        stdout.print(f"{bundle} on {subject.backend} against {other} on ort-cpu", markup=False)
+        stdout.print(f"{bundle} on {subject.backend} against {other} on ort-cpu")
     _print(results, tolerance)
     if not all(result.passed for result in results):
         raise typer.Exit(FAILED)
@@ -57,14 +57,14 @@ def _check_graph(graph: Path, backend: str) -> None:
     flavour = choose_flavour(backend)
     found = refusals(graph, flavour)
     if not found:
-        stdout.print(f"{graph}: {flavour.name} reads every node", markup=False)
+        stdout.print(f"{graph}: {flavour.name} reads every node")
         return
-    stdout.print(f"{graph}: {flavour.name} refuses", markup=False)
+    stdout.print(f"{graph}: {flavour.name} refuses")
     for refusal in found:
         count = f"{refusal.operator} x {len(refusal.nodes)}" if refusal.operator else "the graph"
         nodes = [node for node in refusal.nodes if node]
         shown = ", ".join(nodes[:NODES_SHOWN]) + (", ..." if len(nodes) > NODES_SHOWN else "")
-        stdout.print(f"  {count}{f' ({shown})' if shown else ''}: {refusal.reason}", markup=False, soft_wrap=True)
+        stdout.print(f"  {count}{f' ({shown})' if shown else ''}: {refusal.reason}", soft_wrap=True)
     raise typer.Exit(FAILED)
 
 

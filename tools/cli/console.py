@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
 
+# Names and paths are printed as they are, whatever brackets and colons are in them.
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
 # Piped output has no width of its own: tables must not be squeezed to 80 columns there.
-stdout = Console(width=None if Console().is_terminal else 120, highlight=False)
-stderr = Console(stderr=True, highlight=False)
+stdout = Console(width=None if Console().is_terminal else 120, **_PLAIN)
+stderr = Console(stderr=True, **_PLAIN)
 
 
 def plain_table(*columns: str, title: str | None = None) -> Table:

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from typing import NoReturn
-
-import typer
-
-from ...runtime.errors import CoolsdError
 
 USER_MISTAKE = 2
 _TYPER_INTERRUPTED = 130
 
 
-def run_app(app: typer.Typer) -> NoReturn:
-    """Run a Typer app and exit: 0; 2 after one message (bad input, or Ctrl-C); 1 with a traceback."""
+def run_app(app: Callable[[], object]) -> NoReturn:
+    """Run a Typer app and exit: 0; 2 after one message (bad input, a full disk, or Ctrl-C); 1 with a traceback."""
+    # A path may hold bytes that are no text.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        app()
-    except CoolsdError as error:
-        _fail(str(error))
-    except OSError as error:
-        if error.filename is None:
-            raise
-        _fail(f"{error.filename}: {error.strerror}.")
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         _fail_interrupted()
     except SystemExit as exit_:
         if exit_.code == _TYPER_INTERRUPTED:
             _fail_interrupted()
         raise
+    except OSError as error:
+        if error.errno is None:
+            raise
+        # Without a name it is about what was printed, which Python would try once more as it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _fail(f"{error.filename or 'the output'}: {error.strerror}.")
+    except Exception as error:
+        from ...runtime.errors import CoolsdError
+
+        if not isinstance(error, CoolsdError):
+            raise
+        _fail(str(error))
     sys.exit(0)
 
 

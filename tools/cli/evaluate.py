@@ -25,7 +25,7 @@ from ..evaluation.plots import check_plot, frontier, pareto_plot
 from ..evaluation.table import TITLES, Row, as_csv, as_json, shown
 from . import options
 from .console import plain_table, stderr, stdout
-from .output import STDOUT, writable_folder, write_text
+from .output import STDOUT, writable_files, writable_folder, write_text
 
 # Of a table in a file; in a terminal it is as wide as that.
 PIPED_WIDTH = 200
@@ -101,9 +101,7 @@ def evaluate(
     judges = _judges(info, classifier, reference_images, clip_model)
     folder = run or Path("runs") / f"evaluate-{bundle.name}"
     with ExitStack() as stack:
-        for path, option in ((report, "--json"), (table, "--csv"), (plot, "--plot")):
-            if path is not None and path != STDOUT:
-                stack.enter_context(writable_folder(path.parent, option))
+        stack.enter_context(writable_files({"--json": report, "--csv": table, "--plot": plot}))
         stack.enter_context(writable_folder(folder, "--run"))
         measured, prompts = measure(
             bundle, folder, rows, workload, backend, threads, lambda todo: track(todo, "evaluate", console=stderr)

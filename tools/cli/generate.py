@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +18,8 @@ from .captions import read_caption_features
 from .classes import resolve_class
 from .console import stderr
 from .draft_length import DraftLength, note_if_slow, speculative_config, this_machine
-from .output import STDOUT, writable_folder, writable_report
-from .pictures import is_file, print_summary, save_pictures, write_report
+from .output import STDOUT, writable_files, writable_folder
+from .pictures import file_of, is_file, print_summary, save_pictures, write_report
 
 Classes = Annotated[list[str] | None, typer.Option("--class", "-c", help="Class name or id; may be repeated.")]
 Captions = Annotated[list[str] | None, typer.Option("--caption", help="What to paint, in words; may be repeated.")]
@@ -68,9 +69,13 @@ def generate(
     report: Report = None,
 ) -> None:
     """Generate pictures of classes, or of captions."""
-    folder = out.parent if is_file(out) else out
+    file = file_of(out, grid)
     engines = load_engines(bundle, backend, threads=threads)
-    with Pipeline(engines) as pipeline, writable_folder(folder, "--out"), writable_report(report):
+    with (
+        Pipeline(engines) as pipeline,
+        writable_files({"--out": file, "--json": report}),
+        nullcontext() if file else writable_folder(out, "--out"),
+    ):
         prompts, count = _prompts(pipeline, classes or [], captions or [], caption_features)
         if is_file(out) and not grid and count * images > 1:
             raise InputError(f"--out {out}: one file for {count * images} pictures. Add --grid, or give a folder.")

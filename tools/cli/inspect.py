@@ -56,7 +56,7 @@ def _print_summary(path: Path, m: Manifest) -> None:
         takes = f"{len(m.condition.names)} classes"
     else:
         takes = f"captions up to {m.condition.slots} tokens"
-    stdout.print(f"[bold]{path}[/bold]  {m.name} ({m.family}), schema {m.schema_version}, files intact")
+    stdout.print(f"{path}  {m.name} ({m.family}), schema {m.schema_version}, files intact", soft_wrap=True)
     stdout.print(
         f"{width}x{height} pixels, {m.grid[0]}x{m.grid[1]} = {m.grid[0] * m.grid[1]} tokens of {m.target.vocab_size}, "
         f"{takes}, drafts up to {m.max_draft_length} tokens"

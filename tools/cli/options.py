@@ -9,14 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from ...runtime.config import SamplingConfig, SpeculativeConfig
+from ...runtime.config import DYNAMIC, SamplingConfig, SpeculativeConfig
 from ...runtime.errors import InputError
 from ...runtime.rules import RULES
 from ...runtime.trees import TREES
 
 _SAMPLING = "Sampling"
 _SPECULATION = "Speculation"
-_RULES = "; ".join(f"{rule.name}: {rule.summary}" for rule in RULES.values())
+_RULES = "; ".join(
+    f"{rule.name}: {rule.summary}" + (f" (lossy; exact with {rule.lossless_setting})" if rule.lossy else "")
+    for rule in RULES.values()
+)
 
 
 def _option(panel: str, help: str, *names: str) -> Any:
@@ -36,8 +39,8 @@ RuleName = Annotated[
     str | None,
     _option(
         _SPECULATION,
-        f"Acceptance rule. {_RULES}. Lossy rules leave the target's distribution, by the drift that is printed: those "
-        "with delta above 1, and LANTERN's. `--rule lossless` is exact.",
+        f"Acceptance rule. {_RULES}. Lossy rules leave the target's distribution, by the drift that is printed. "
+        "Options that the rule does not read are refused.",
     ),
 ]
 Delta = Annotated[float | None, _option(_SPECULATION, "Mean relaxation; above 1 is lossy.")]
@@ -73,11 +76,32 @@ def sampling_options(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def speculative_config(defaults: SpeculativeConfig, parameters: Mapping[str, Any]) -> SpeculativeConfig:
     """`defaults` with what a command's parameters say instead. Raises: InputError naming a bad value."""
-    chosen = {name: parameters[name] for name in SpeculativeConfig.model_fields if parameters[name] is not None}
+    given = {name: parameters.get(name) for name in SpeculativeConfig.model_fields}
+    chosen = {name: value for name, value in given.items() if value is not None}
     for name in ("floor", "tree"):
         if name in chosen:
             chosen[name] = read_value(name, chosen[name])
-    return SpeculativeConfig(**{**defaults.model_dump(), **chosen})
+    config = SpeculativeConfig(**{**defaults.model_dump(), **chosen})
+    _require_read(chosen, config)
+    return config
+
+
+def _require_read(chosen: Mapping[str, Any], config: SpeculativeConfig) -> None:
+    """Raises: InputError for an option that would change nothing."""
+    for name in chosen:
+        option = f"--{name.replace('_', '-')}"
+        readers = [rule.name for rule in RULES.values() if name in rule.parameters]
+        if name != "rule" and config.rule not in readers:
+            raise InputError(
+                f"{option}: rule {config.rule!r} does not read it. Leave it out, or give --rule {', '.join(readers)}."
+            )
+        if name in ("tree_nodes", "tree_branches") and config.tree != DYNAMIC:
+            raise InputError(f"{option}: only --tree dynamic reads it. Leave it out, or give --tree dynamic.")
+    length = chosen.get("draft_length", config.depth)
+    if length != config.depth:
+        raise InputError(
+            f"--draft-length {length}: the tree drafts {config.depth} levels. Leave it out, or give --tree none."
+        )
 
 
 def read_value(name: str, text: str) -> Any:
@@ -99,6 +123,9 @@ def _read_tree(text: str) -> Any:
     if not text.endswith(".json"):
         return text
     try:
-        return json.loads(Path(text).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        paths = json.loads(Path(text).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"--tree {text}: not a readable JSON file ({error}). Expected [[0], [1], [0, 0]].") from None
+    if not isinstance(paths, list):
+        raise InputError(f"--tree {text}: it holds {paths!r}. Expected a list of paths, like [[0], [1], [0, 0]].")
+    return paths

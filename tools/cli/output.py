@@ -1,28 +1,59 @@
-"""Where pictures go: checked before the work starts, and left as it was found when the work fails."""
+"""Where results go: checked before the work starts, and left as it was found when the work fails."""
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from ...engines.bundle import is_bundle
 from ...runtime.errors import InputError
+from ...runtime.files import replacing_file, sweep
 
 STDOUT = Path("-")
+
+
+@contextmanager
+def writable_files(files: Mapping[str, Path | None]) -> Iterator[None]:
+    """`writable_folder` of every file, by the option that names it; None and stdout need none.
+
+    Raises: InputError naming the option when two are the same file, or one is a folder, a device or no possible name.
+    """
+    given = {option: path for option, path in files.items() if path is not None}
+    options: dict[str, str] = {}
+    for option, path in given.items():
+        other = options.setdefault(os.path.realpath(path), option)
+        if other != option:
+            raise InputError(f"{option} {path}: {other} is the same file. Choose another one.")
+    with ExitStack() as stack:
+        for option, path in given.items():
+            if path != STDOUT:
+                _require_file(path, option)
+                stack.enter_context(writable_folder(path.parent, option))
+        yield
 
 
 @contextmanager
 def writable_folder(folder: Path, option: str) -> Iterator[None]:
     """Make `folder` and prove that it can be written; folders made here vanish again if the block fails.
 
-    Raises: InputError naming the option.
+    Raises: InputError naming the option, also when the folder belongs to a bundle.
     """
-    created = [path for path in (folder, *folder.parents) if not path.exists()]
+    created: list[Path] = []
     try:
+        real = Path(os.path.realpath(folder))
+        for place in (real, *real.parents):
+            if is_bundle(place):
+                raise InputError(
+                    f"{option} {folder}: {place} is a bundle, and holds nothing else. Choose another folder."
+                )
+        created = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
+        sweep(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -35,22 +66,26 @@ def writable_folder(folder: Path, option: str) -> Iterator[None]:
         raise
 
 
-def writable_report(path: Path | None, option: str = "--json") -> AbstractContextManager[None]:
-    """`writable_folder` of the file the option names; nothing for none, or for stdout."""
-    return nullcontext() if path is None or path == STDOUT else writable_folder(path.parent, option)
-
-
 def write_text(path: Path, text: str) -> None:
-    """To a file (under a temporary name first), or to stdout."""
+    """To a file, all or nothing, or to stdout. Raises: InputError when it can't be written."""
     if path == STDOUT:
         sys.stdout.write(text + "\n")
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with replacing_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+def _require_file(path: Path, option: str) -> None:
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise InputError(f"{option} {path}: can't be written ({error.strerror}). Choose another name.") from None
+    if stat.S_ISDIR(mode):
+        raise InputError(f"{option} {path}: it is a folder. Name a file in it.")
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{option} {path}: it is not a file. Name one; --json also takes - for stdout.")
 
 
 def _remove_empty(folders: list[Path]) -> None:

@@ -5,35 +5,56 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from ...runtime import GenerationResult
+from ...runtime import GenerationResult, InputError
 from ...runtime.images import make_grid, save_png
+from ...runtime.rules import get_rule
 from .console import plain_table, stdout
 from .output import write_text
 
+# Of a file name, in characters; four bytes each at most.
+LONGEST_SLUG = 50
+# Endings of which nobody means a folder.
+_OTHER_FORMATS = (".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".svg", ".pdf")
+
 
 def is_file(out: Path) -> bool:
-    """Whether `--out` names one picture rather than a folder."""
-    return out.suffix.lower() == ".png"
+    """Whether `--out` names one picture rather than a folder. Raises: InputError for formats that are not written."""
+    suffix = out.suffix.lower()
+    if suffix in _OTHER_FORMATS:
+        raise InputError(f"--out {out}: pictures are written as PNG. Expected FILE.png, or a folder.")
+    return suffix == ".png"
+
+
+def file_of(out: Path, grid: bool) -> Path | None:
+    """The one file that `--out` means; None when it is a folder of pictures."""
+    return out if is_file(out) else out / "grid.png" if grid else None
 
 
 def save_pictures(result: GenerationResult, out: Path, grid: bool, columns: int | None = None) -> list[Path]:
     """Write the grid (`columns` wide), the single file, or one file per picture into the folder; the paths written."""
-    if grid:
-        path = out if is_file(out) else out / "grid.png"
-        save_png(path, make_grid(result.images, columns), result.parameters)
+    path = file_of(out, grid)
+    if path is not None:
+        if grid:
+            save_png(path, make_grid(result.images, columns), result.parameters)
+        else:
+            save_png(path, result.images[0], result.parameters[0])
         return [path]
-    if is_file(out):
-        save_png(out, result.images[0], result.parameters[0])
-        return [out]
     paths = []
     for image, parameters in zip(result.images, result.parameters, strict=True):
-        subject = str(parameters.get("class", f"caption {parameters.get('caption')}"))
-        slug = re.sub(r"[^a-z0-9]+", "-", subject.casefold())[:60].strip("-")
-        paths.append(out / f"{slug}-seed{parameters['seed']}-{parameters['index']}.png")
+        paths.append(out / f"{_slug(parameters)}-seed{parameters['seed']}-{parameters['index']}.png")
         save_png(paths[-1], image, parameters)
     return paths
+
+
+def _slug(parameters: Mapping[str, Any]) -> str:
+    """The class or caption as the beginning of a file name, in its own script."""
+    subject = str(parameters.get("class", f"caption {parameters.get('caption')}"))
+    slug = re.sub(r"[\W_]+", "-", subject.casefold())[:LONGEST_SLUG].strip("-")
+    return slug or f"class-{parameters.get('class_id')}"
 
 
 def write_report(result: GenerationResult, path: Path) -> None:
@@ -43,13 +64,13 @@ def write_report(result: GenerationResult, path: Path) -> None:
 
 def print_summary(result: GenerationResult, written: list[Path], backend: str) -> None:
     """Rule, accepted length, drift, speed, where the time went, and the backend with why it was chosen."""
-    settings = result.parameters[0]
+    rule = get_rule(result.parameters[0]["rule"])
     phases = {name: sum(s.seconds[name] for s in result.stats) for name in result.stats[0].seconds}
     drift = result.drift_per_token
     table = plain_table("", "")
     rows = {
         "pictures": str(len(result.images)),
-        "rule": settings["rule"] + (" (lossy; --rule lossless is exact)" if result.lossy else " (lossless)"),
+        "rule": rule.name + (f" (lossy; exact with {rule.lossless_setting})" if result.lossy else " (lossless)"),
         "accepted length": f"{result.accepted_length:.2f} tokens per target pass",
         "drift per token": "not known for this rule" if math.isnan(drift) else f"{drift:.4f} total variation",
         "speed": f"{result.tokens_per_second:.0f} tokens/s, {result.images_per_minute:.1f} pictures a minute",
@@ -60,4 +81,4 @@ def print_summary(result: GenerationResult, written: list[Path], backend: str) -
     for name, value in rows.items():
         table.add_row(name, value)
     stdout.print(table)
-    stdout.print(f"backend {backend}", markup=False)
+    stdout.print(f"backend {backend}")

@@ -28,7 +28,7 @@ from .captions import read_caption_features
 from .classes import resolve_class
 from .console import stderr
 from .draft_length import DraftLength, speculative_config, this_machine
-from .output import writable_report, write_text
+from .output import writable_files, write_text
 from .profile_tables import print_comparison, print_report
 
 Classes = Annotated[
@@ -91,8 +91,7 @@ def profile(
     base_memory = resident()[0]
     with ExitStack() as stack:
         engines = stack.enter_context(closing(load_engines(bundle, backend, threads=threads)))
-        for option, path in (("--json", report), ("--trace", trace), ("--html", html)):
-            stack.enter_context(writable_report(path, option))
+        stack.enter_context(writable_files({"--json": report, "--trace": trace, "--html": html}))
         subject = _subject(bundle, engines, ctx.params, base_memory)
         with stderr.status("profile") as status:
             found, spans = measure(subject, lambda stage: status.update(f"profile: {stage}"))

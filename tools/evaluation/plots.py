@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ...runtime.errors import InputError
+from ...runtime.files import replacing_file
 from ..bench.statistics import Estimate
 from .table import TITLES, Row
 
@@ -45,12 +45,8 @@ def panels(path: Path, count: int) -> Iterator[Sequence[Any]]:
         axis.grid(alpha=0.3)
         axis.set_axisbelow(True)
     yield axes
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        figure.savefig(temporary, dpi=120)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing_file(path) as temporary:
+        figure.savefig(temporary, dpi=120, format=path.suffix[1:].casefold())
 
 
 def pareto_plot(rows: Sequence[Row], path: Path) -> None:

@@ -11,7 +11,7 @@ from coolsd_trt.engines.trt import capability
 from coolsd_trt.engines.trt.capability import choose_flavour, refusals
 from coolsd_trt.engines.trt.flavour import FLAVOURS
 from coolsd_trt.runtime import BackendError, InputError
-from coolsd_trt.tools.cli import app
+from coolsd_trt.tools.cli.commands import app
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime.images import read_parameters
 from PIL import Image
 
@@ -35,7 +36,7 @@ def test_pictures_statistics_and_summary(tiny_bundle: Path, tmp_path: Path) -> N
         "flag-seed3-2.png",
         "flag-seed3-3.png",
     ]
-    assert "lossy; --rule lossless is exact" in done.stdout
+    assert "lossy; exact with rule='lossless'" in done.stdout
     assert "tokens per target pass" in done.stdout
     report = json.loads(stats.read_text())
     assert (report["images"], report["lossy"], len(report["per_image"])) == (4, True, 4)
@@ -105,6 +106,7 @@ def test_the_papers_schedule_is_a_flag_away(tiny_bundle: Path, tmp_path: Path) -
         (["-c", "0", "--floor", "x"], ["--floor 'x'", "or none"]),
         (["-c", "0", "--backend", "trtx"], ["backend = 'trtx'", "ort-cpu"]),
         (["-c", "0", "--seed", "-4"], ["seed = -4"]),
+        (["-c", "0", "--rule", "lossless", "--delta", "3"], ["--delta", "'lossless' does not read it", "cool, linear"]),
     ],
 )
 def test_mistakes_are_one_message_and_leave_nothing(
@@ -167,6 +169,17 @@ def test_a_report_that_can_not_be_written_is_named_before_anything_is_drawn(tiny
     assert done.returncode == 2
     assert f"--json {tmp_path / 'file'}: can't be written" in done.stderr
     assert not (tmp_path / "new").exists()
+
+
+def test_pictures_of_classes_in_any_script_are_named_by_them(tiny_checkpoints: Path, tmp_path: Path) -> None:
+    (tmp_path / "names.json").write_text(json.dumps(["[/red]", "猫", "☃", "Ça va", "x" * 300]))
+    folders = (tiny_checkpoints / part for part in ("target", "image_tokenizer", "draft"))
+    build_bundle(BuildRequest(*folders, class_names=tmp_path / "names.json"), tmp_path / "bundle")
+    done = generate(tmp_path / "bundle", tmp_path / "p", *(option for i in range(5) for option in ("-c", i)))
+    assert done.returncode == 0, done.stderr
+    names = {f"{name}-seed0-{i}.png" for i, name in enumerate(["red", "猫", "class-2", "ça-va", "x" * 50])}
+    assert {path.name for path in (tmp_path / "p").iterdir()} == names
+    assert "[/red]" in coolsd("inspect", tmp_path / "bundle", "--classes").stdout
 
 
 def test_a_damaged_bundle_is_named(tiny_bundle: Path, tmp_path: Path) -> None:

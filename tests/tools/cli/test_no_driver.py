@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from coolsd_trt.tools.cli import app
+from coolsd_trt.tools.cli.commands import app
 from fake_gpu import add_fake_plans
 
 
