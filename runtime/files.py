@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from .errors import InputError
@@ -66,18 +66,15 @@ def sweep(folder: Path) -> None:
 def _temporary(path: Path, folder: bool) -> Iterator[Path]:
     """A new file or folder beside `path`, locked as long as it is written."""
     temporary = _beside(path)
-    with _locked(path.parent):  # no sweep between making and locking it
-        if folder:
-            temporary.mkdir()
-        else:
-            temporary.touch(exist_ok=False)
-        lock = _locked(temporary)
-        lock.__enter__()
-    try:
+    with ExitStack() as stack:
+        with _locked(path.parent):  # no sweep between making and locking it
+            if folder:
+                temporary.mkdir()
+            else:
+                temporary.touch(exist_ok=False)
+            stack.callback(_remove, temporary)
+            stack.enter_context(_locked(temporary))
         yield temporary
-    finally:
-        lock.__exit__(None, None, None)
-        _remove(temporary)
 
 
 def _swap(new: Path, path: Path) -> None:

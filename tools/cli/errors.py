@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import NoReturn
 
 USER_MISTAKE = 2
 _TYPER_INTERRUPTED = 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def run_app(app: Callable[[], object]) -> NoReturn:
@@ -27,10 +29,11 @@ def run_app(app: Callable[[], object]) -> NoReturn:
             _fail_interrupted()
         raise
     except OSError as error:
-        if error.errno is None:
+        if error.filename is None and error.errno not in _NO_ROOM:
             raise
-        # Without a name it is about what was printed, which Python would try once more as it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.filename is None:
+            # About what was printed, and Python would print the rest as it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _fail(f"{error.filename or 'the output'}: {error.strerror}.")
     except Exception as error:
         from ...runtime.errors import CoolsdError

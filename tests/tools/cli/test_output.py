@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from coolsd_trt.runtime import InputError
 from coolsd_trt.runtime.files import replacing_file
+from coolsd_trt.tools.cli.commands import app
+from coolsd_trt.tools.cli.errors import run_app
 from coolsd_trt.tools.cli.output import STDOUT, writable_files, writable_folder
 from coolsd_trt.tools.cli.pictures import is_file
 
@@ -54,6 +56,38 @@ def test_a_bundle_is_not_written_into(tiny_bundle: Path, tmp_path: Path) -> None
     with pytest.raises(InputError, match="is a bundle"), writable_folder(bundle / "pictures", "--out"):
         pass
     assert sorted(bundle.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "command, options",
+    [
+        ("generate", ["-c", "0", "--out", "new", "--json", "{bundle}/manifest.json"]),
+        ("generate", ["-c", "0", "--out", "{bundle}/pictures"]),
+        ("generate", ["-c", "0", "--out", "{bundle}", "--grid"]),
+        ("profile", ["--trace", "{bundle}/target.onnx"]),
+        ("profile", ["--html", "{bundle}/page.html"]),
+        ("evaluate", ["--run", "new", "--csv", "{bundle}/manifest.json"]),
+        ("calibrate", ["--json", "{bundle}/manifest.json"]),
+    ],
+)
+def test_no_command_writes_into_a_bundle(
+    tiny_bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    options: list[str],
+) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit_:
+        run_app(lambda: app([command, str(bundle), *(option.format(bundle=bundle) for option in options)]))
+    assert exit_.value.code == 2
+    assert "is a bundle" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path != bundle} == {
+        path: stamp for path, stamp in before.items() if path != bundle
+    }
 
 
 def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
