@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from ..cli.errors import run_app
-from . import build_cost, drafting, host, lowerings, memory, rules, startup, step, steps, tables, tokens
+from . import build_cost, drafting, host, lowerings, memory, passes, rules, startup, step, tables, tokens
 
 app = typer.Typer(
     help="Benchmarks; each prints what it ran on.",
@@ -16,7 +16,7 @@ app = typer.Typer(
 app.command("step")(step.step)
 app.command("rules")(rules.rules)
 app.command("build")(build_cost.build_cost)
-app.command("steps")(steps.steps)
+app.command("passes")(passes.passes)
 app.command("host")(host.host)
 app.command("startup")(startup.startup)
 app.command("memory")(memory.memory)

@@ -105,7 +105,7 @@ def _measure(
     begin = time.perf_counter()
     _, peak = _run("cli", "build", *origin, "--precision", precision, *options, "--out", str(bundle))
     seconds = time.perf_counter() - begin
-    timed, step_peak = _run("bench", "steps", str(bundle), *steps) if steps is not None else ("{}", None)
+    timed, step_peak = _run("bench", "passes", str(bundle), *steps) if steps is not None else ("{}", None)
     target = read_manifest(bundle).target
     files = [file for path in (sources or {}).values() for file in path.iterdir()]
     row = Build(

@@ -26,7 +26,7 @@ def test_a_synthetic_file_is_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_steps_are_timed_for_each_length(tiny_bundle: Path) -> None:
-    command = [sys.executable, "-m", "coolsd_trt.tools.bench", "steps", str(tiny_bundle)]
+    command = [sys.executable, "-m", "coolsd_trt.tools.bench", "passes", str(tiny_bundle)]
     done = subprocess.run(
         [*command, "--tokens", "1", "--tokens", "3", "--repeats", "2"], capture_output=True, text=True
     )

@@ -12,15 +12,19 @@ import typer
 
 from ...engines.bundle import Bundle
 from ...engines.ort import OrtTransformer
+from ...engines.ort_opener import OrtOpener
 from ...runtime.stepping import chain_step
 
 ROWS = 2  # one picture: its conditional and its unconditional row
 
 
-def step_seconds(bundle: Bundle, tokens: list[int], repeats: int, threads: int | None, low_memory: bool) -> list[float]:
+def pass_seconds(bundle: Bundle, tokens: list[int], repeats: int, threads: int | None, low_memory: bool) -> list[float]:
     """Median seconds of a target pass of each length, halfway through a picture; lengths take turns."""
     spec = bundle.manifest.target
-    engine = OrtTransformer(bundle.file(spec.files[0]), spec, threads, low_memory)
+    if low_memory:
+        engine = OrtTransformer(bundle.file(spec.files[0]), spec, threads, low_memory)
+    else:
+        engine = OrtOpener(bundle, threads).transformer("target", spec)
     engine.allocate(ROWS, spec.positions)
     start = np.full(ROWS, spec.positions // 2)
     features = np.zeros((ROWS, max(tokens), spec.hidden_size), dtype=np.float32)
@@ -37,7 +41,7 @@ def step_seconds(bundle: Bundle, tokens: list[int], repeats: int, threads: int |
     return [float(np.median(seconds[count])) for count in tokens]
 
 
-def steps(
+def passes(
     bundle: Annotated[Path, typer.Argument(help="A bundle.")],
     tokens: Annotated[list[int] | None, typer.Option(min=1, help="Tokens of a pass; default: 1 and 6.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Passes of each length.")] = 20,
@@ -48,5 +52,5 @@ def steps(
 ) -> None:
     """Time target passes of one picture (two rows) on the CPU; prints seconds as JSON."""
     counts = tokens or [1, 6]
-    medians = step_seconds(Bundle.open(bundle, verify=False), counts, repeats, threads, low_memory)
+    medians = pass_seconds(Bundle.open(bundle, verify=False), counts, repeats, threads, low_memory)
     typer.echo(json.dumps(dict(zip(map(str, counts), medians, strict=True))))
