@@ -24,7 +24,7 @@ from .pictures import file_of, is_file, print_summary, save_pictures, write_repo
 Classes = Annotated[list[str] | None, typer.Option("--class", "-c", help="Class name or id; may be repeated.")]
 Captions = Annotated[list[str] | None, typer.Option("--caption", help="What to paint, in words; may be repeated.")]
 CaptionFeatures = Annotated[
-    Path | None, typer.Option(help="Encoded captions, an .npz with features (captions x tokens x width) and their mask.")
+    Path | None, typer.Option(help="Encoded captions, features (captions x tokens x width) and mask, an .npz.")
 ]
 Images = Annotated[int, typer.Option("-n", "--images", help="Pictures of each class or caption.")]
 Out = Annotated[Path, typer.Option(help="Folder for the pictures; or FILE.png for a single picture or the grid.")]
