@@ -169,7 +169,7 @@ def _require_replaceable(out: Path) -> None:
             f"{out}: exists and is not a bundle; it will not be overwritten. Choose another --out, or delete it."
         )
     files = (path for path in real.rglob("*") if path.is_symlink() or not path.is_dir())
-    names = (str(path.relative_to(real)) for path in files if path.suffix != SUFFIX)
+    names = (str(path.relative_to(real)) for path in files if SUFFIX not in path.name)
     # Of plans and what belongs to them, some are not listed: onnxruntime's, and kernel timings.
     others = sorted(name for name in names if name not in listed and not name.startswith(f"{PLANS_FOLDER}/"))
     if others:

@@ -48,7 +48,8 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             _swap(temporary, real)
     except OSError as error:
         # Others name a file that the block read.
-        if error.filename is None or str(error.filename).startswith(str(real.parent)):
+        name = error.filename
+        if name is None or SUFFIX in str(name) or real.is_relative_to(str(name)):
             raise _not_written(path, error) from None
         raise
 

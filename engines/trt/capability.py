@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ...runtime.errors import BackendError, InputError
+from ...runtime.files import SUFFIX
 from ..cuda import probe_gpu
 from .build import fix_cache_length
 from .flavour import FLAVOURS, Flavour, load_module
@@ -86,7 +87,7 @@ def _readable(graph: Path) -> Iterator[Path]:
     if not fix_cache_length(model, _SOME_LENGTH):
         yield graph
         return
-    copy = graph.with_name(f".{graph.stem}.{os.getpid()}.tmp.onnx")
+    copy = graph.with_name(f".{graph.stem}.{os.getpid()}{SUFFIX}.onnx")
     try:
         copy.write_bytes(model.SerializeToString())
         yield copy

@@ -9,6 +9,7 @@ import pytest
 from coolsd_trt.engines.bundle import Bundle, write_bundle
 from coolsd_trt.engines.manifest import MANIFEST_NAME, Manifest
 from coolsd_trt.runtime import BackendError, BundleError, InputError, Pipeline
+from coolsd_trt.runtime.files import SUFFIX
 
 
 @pytest.fixture
@@ -148,6 +149,7 @@ def test_a_failed_write_keeps_the_old_bundle_and_leaves_nothing(copy: Path) -> N
 def test_a_write_replaces_the_whole_bundle(copy: Path) -> None:
     (copy / "engines" / "ort-trt-1.0").mkdir(parents=True)
     (copy / "engines" / "ort-trt-1.0" / "target.engine").touch()
+    (copy / f".manifest.json.0123{SUFFIX}").touch()
     with write_bundle(copy) as folder:
         (folder / MANIFEST_NAME).write_text("{}")
     assert [path.name for path in copy.iterdir()] == [MANIFEST_NAME]

@@ -36,8 +36,20 @@ def test_a_full_disk_names_what_was_to_be_written(tmp_path: Path, replacing: obj
 
 
 def test_a_file_that_the_block_reads_keeps_its_own_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), replacing_folder(tmp_path / "sub" / "out"):
+    with pytest.raises(FileNotFoundError), replacing_folder(tmp_path / "out"):
         (tmp_path / "weights").read_bytes()
+
+
+def test_a_place_that_can_not_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for replacing, out in (
+        (replacing_folder, "file/out"),
+        (replacing_folder, "file/a/out"),
+        (replacing_file, "no/out"),
+    ):
+        with pytest.raises(InputError, match=f"{out}: can't be written"), replacing(tmp_path / out):
+            pass
+    assert names(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize("replacing, name", [(replacing_file, "x" * 255), (replacing_folder, "猫" * 85)])
