@@ -15,7 +15,6 @@ from ..engines.bundle import write_bundle
 from ..engines.manifest import (
     MANIFEST_NAME,
     MAX_SIDE,
-    LoweringName,
     Manifest,
     PrecisionName,
     Source,
@@ -38,60 +37,22 @@ from .graph.text_encoder import write_text_encoder
 from .graph.transformer import write_target
 from .llamagen import SAMPLING, LlamaGenTarget
 from .locate import open_checkpoint, read_json
-from .neighbors import DEFAULT_COLUMNS, write_neighbors
+from .neighbors import write_neighbors
 from .precision_cost import precision_cost
+from .request import BuildRequest, BuildResult
 from .size import KNOWN_EXTRAS, check_disk, weights_to_read
 from .t5 import TOKENIZER, T5Encoder
 from .vq import VqTokenizer
 
+__all__ = ["BuildRequest", "BuildResult", "build_bundle"]
+
 CLASS_NAMES = "class_names.json"
-DEFAULT_MAX_DRAFT = 16
 
 # Precisions whose cost the build measures, on the CPU: all but bf16, for which it has no kernels.
 COSTED: tuple[PrecisionName, ...] = ("fp16", "int8", "int4")
 
 Report = Callable[[str], None]
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class BuildRequest:
-    """What to build. target, draft, image_decoder: checkpoint files or folders, or checkpoints that are open.
-
-    max_draft_length: the longest draft the bundle has cache room for. class_names: JSON list; default:
-    `class_names.json` beside the target. lowering: how graphs write the cache and attend; None: what suits the
-    installed onnxruntime. heads, grid: attention heads and image tokens per side, where the target's checkpoint does
-    not say. image_encoder: put the tokenizer's encoder side into the bundle, too. neighbors: columns of LANTERN's
-    neighbour table, 0 leaves it out. precision: of target and draft; the other parts, which run once a picture, stay
-    fp32, and so do norms and RoPE; embeddings are looked up in the float type beside the integers. tensorrt: make
-    graphs that TensorRT can read, which int8 for the CPU is not; they suit other GPU backends, too. block_size: int4
-    weights that share a scale. text_encoder: a T5 in a transformers folder, for targets that take captions.
-    """
-
-    target: Path | Checkpoint
-    image_decoder: Path | Checkpoint
-    draft: Path | Checkpoint | None = None
-    max_draft_length: int = DEFAULT_MAX_DRAFT
-    class_names: Path | None = None
-    lowering: LoweringName | None = None
-    neighbors: int = DEFAULT_COLUMNS
-    heads: int | None = None
-    grid: int | None = None
-    image_encoder: bool = False
-    precision: PrecisionName = "fp32"
-    tensorrt: bool = False
-    block_size: int = 32
-    text_encoder: Path | Checkpoint | None = None
-
-
-@dataclass(frozen=True)
-class BuildResult:
-    """manifest: of the bundle that now exists. cached: True when it already did and nothing was done.
-    notes: what the user should know of the checkpoints, a sentence each."""
-
-    manifest: Manifest
-    cached: bool
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def replacing_file(path: Path) -> Iterator[Path]:
             yield temporary
             temporary.replace(real)
     except OSError as error:
-        raise _not_written(path, error) from None
+        raise _blamed(path, real, error) from None
 
 
 @contextmanager
@@ -47,11 +47,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             yield temporary
             _swap(temporary, real)
     except OSError as error:
-        # Others name a file that the block read.
-        name = error.filename
-        if name is None or SUFFIX in str(name) or real.is_relative_to(str(name)):
-            raise _not_written(path, error) from None
-        raise
+        raise _blamed(path, real, error) from None
 
 
 def sweep(folder: Path) -> None:
@@ -124,7 +120,11 @@ def _remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _not_written(path: Path, error: OSError) -> InputError:
-    return InputError(
-        f"{path}: can't be written ({error.strerror or error}). Choose another place, or make room there."
-    )
+def _blamed(path: Path, real: Path, error: OSError) -> Exception:
+    """What to raise for an error in the block: it is about `path`, unless it names a file that the block read."""
+    name = error.filename
+    if name is None or SUFFIX in str(name) or real.is_relative_to(str(name)):
+        return InputError(
+            f"{path}: can't be written ({error.strerror or error}). Choose another place, or make room there."
+        )
+    return error

@@ -29,7 +29,7 @@ def cool_schedule(
         delta: mean of the unfloored schedule; above 1 is lossy.
         nu: annealing rate, 0 gives the uniform schedule.
         floor: least omega. At omega <= 1 the emitted law is exactly p, so values below 1 only lose acceptance:
-            1.0 (default) is free of drift and never slower. None reproduces the paper.
+            1.0 (default) adds no drift and is never slower. None reproduces the paper.
     Returns: omega [L] float64.
     Raises: InputError when delta makes a factor that is not a finite number.
     """

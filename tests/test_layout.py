@@ -89,3 +89,18 @@ with Pipeline.load(out) as pipeline:
 """
     arguments = [sys.executable, "-c", script, str(tiny_checkpoints), str(tmp_path / "bundle")]
     assert subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.strip() == "1"
+
+
+@pytest.mark.parametrize(
+    "command", ["--help", "build --help", "generate --help", "profile --help", "build --random-weights c2i-B --out b"]
+)
+def test_the_command_line_loads_without_what_only_builds_need(command: str) -> None:
+    """An application that draws pictures installs no ONNX package."""
+    hidden = ("onnx", "ml_dtypes", "safetensors", "matplotlib", "torch", "huggingface_hub")
+    script = f"import sys; sys.modules.update(dict.fromkeys({hidden})); from coolsd_trt.tools.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", script, *command.split()], capture_output=True, text=True)
+    if command.endswith("--help"):
+        assert done.returncode == 0, done.stderr
+    else:
+        assert done.returncode == 2
+        assert "pip install 'coolsd-trt[export]'" in done.stderr

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from ...runtime.errors import InputError
+from ...runtime.files import replacing_file
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -28,12 +30,8 @@ class KernelCache:
         content = bytes(memoryview(self._cache.serialize()))
         if content == self._stored:
             return
-        temporary = self._file.with_name(f".{self._file.name}.{os.getpid()}.tmp")
-        with suppress(OSError):
+        with suppress(InputError), replacing_file(self._file) as temporary:
             temporary.write_bytes(hashlib.sha256(content).digest() + content)
-            temporary.replace(self._file)
-        with suppress(OSError):
-            temporary.unlink()
 
 
 def _read(file: Path) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,8 @@ from ...runtime import Cancelled, GenerationResult, Pipeline, SpeculativeConfig
 from .statistics import Estimate, ratio_of_sums
 
 WARM_UP_ROUNDS = 4
+# Looks at a cancel event until the first round is over: before prefill, before that round.
+ONE_ROUND = 2
 
 
 @dataclass
@@ -88,17 +91,21 @@ class Workload:
     def warm_up(self, pipeline: Pipeline, rows: Sequence[Contender]) -> None:
         """A few rounds of every row: allocation and binding."""
         for row in rows:
-            try:
+            with suppress(Cancelled):
                 self._generate(pipeline, row.config, 0, cancel=_Rounds(WARM_UP_ROUNDS))
-            except Cancelled:
-                continue
 
     def turn(
         self, pipeline: Pipeline, rows: Sequence[Contender], first: int
     ) -> Iterator[tuple[Contender, GenerationResult]]:
-        """The batch that starts at picture `first`, by every row; who begins rotates from batch to batch."""
+        """The batch that starts at picture `first`, by every row; who begins rotates from batch to batch.
+
+        A round comes before each that nobody counts: a draft keeps a session for chains of one length, and opening
+        another one is no part of any picture.
+        """
         begin = first // self.batch_size % len(rows)
         for row in [*rows[begin:], *rows[:begin]]:
+            with suppress(Cancelled):
+                self._generate(pipeline, row.config, first, cancel=_Rounds(ONE_ROUND))
             yield row, self._generate(pipeline, row.config, first)
 
     def _generate(self, pipeline: Pipeline, config: SpeculativeConfig, first: int, **options: Any) -> GenerationResult:

@@ -51,7 +51,7 @@ def rules(
             for row, result in workload.turn(pipeline, rows, first):
                 row.sample.extend(Sample.of(result))
     setting = f"{images} pictures, CFG {cfg}, temperature 1, L = {draft_length}, batch {batch_size}"
-    columns = ("rule", "accepted length", "drift per token", "wall clock vs `ar`")
+    columns = ("rule", "accepted length", "drift per token", "token time vs `ar`")
     publish("Rules", setting, Table(columns, [_cells(row, rows[0]) for row in rows]), _as_dicts(rows), out)
 
 

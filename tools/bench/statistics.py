@@ -34,7 +34,7 @@ class Estimate:
         distance); it is then about the figure at this number of images.
         """
         low, high = np.percentile(resampled, [2.5, 97.5])
-        shift = value - float(resampled.mean()) if centred else 0.0
+        shift = float(value - resampled.mean()) if centred else 0.0
         return cls(float(value), float(low) + shift, float(high) + shift)
 
 

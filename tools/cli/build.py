@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,11 +13,11 @@ from ...engines.backends import BACKENDS
 from ...engines.manifest import MAX_SIDE, EngineSet, LoweringName, Manifest, PrecisionName
 from ...engines.trt.flavour import FLAVOURS
 from ...engines.trt.plans import PlanRequest, build_plans, check_request, needed_lowering
-from ...export.build import DEFAULT_MAX_DRAFT, BuildRequest, BuildResult, build_bundle
 from ...export.hub import FORM as HUB_FORM
 from ...export.hub import ROLES, download, parse_reference
 from ...export.neighbors import DEFAULT_COLUMNS
 from ...export.random_weights import SIZES, random_checkpoints
+from ...export.request import DEFAULT_MAX_DRAFT, BuildRequest, BuildResult
 from ...runtime.config import MAX_DRAFT
 from ...runtime.errors import InputError
 from .build_progress import BuildProgress
@@ -123,10 +123,21 @@ def build(
         neighbors=neighbors,
     )
     with BuildProgress() as bar:
-        result = build_bundle(request, out, bar.stage, bar.weights)
+        result = _exporter()(request, out, bar.stage, bar.weights)
     _print_result(result, out, time.perf_counter() - start)
     if plans is not None:
         _build_plans(out, plans)
+
+
+def _exporter() -> Callable[..., BuildResult]:
+    """`build_bundle`; only builds need the packages that it imports."""
+    try:
+        from ...export.build import build_bundle
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"build needs {error.name}, which is not installed. Install it: pip install 'coolsd-trt[export]'."
+        ) from None
+    return build_bundle
 
 
 def _print_result(result: BuildResult, out: Path, seconds: float) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...export.checkpoint import listed
 from ...runtime.errors import InputError
+from ...runtime.files import replacing_file
 from ..bench.contenders import Contender, Sample, Workload
 
 SETTINGS, MEASURED, PICTURES = "settings.json", "measured.jsonl", "pictures"
@@ -35,9 +36,8 @@ class RunFolder:
     def begin(self) -> None:
         """Keep the settings, before anything else is kept."""
         self.path.mkdir(parents=True, exist_ok=True)
-        temporary = self.path / f".{SETTINGS}.{os.getpid()}.tmp"
-        temporary.write_text(json.dumps(self._settings, indent=1), encoding="utf-8")
-        temporary.replace(self.path / SETTINGS)
+        with replacing_file(self.path / SETTINGS) as temporary:
+            temporary.write_text(json.dumps(self._settings, indent=1), encoding="utf-8")
 
     def finished(self, workload: Workload) -> dict[int, dict[str, Sample]]:
         """The workload's batches that are done, by first picture, with every row's sample.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ...engines.loader import LoadedEngines, load_engines
 from ...runtime import InputError, SamplingConfig
 from ...runtime.condition import ClassCondition, class_prompts
+from ...runtime.files import replacing_file
 from ...runtime.lantern import NeighborAcceptance, NeighborTable
 from ...runtime.law import Law
 from ..bench.statistics import RESAMPLES, Estimate, Resampled, ratio_of_sums, resampled_images
@@ -96,9 +97,8 @@ def record(
                 content[name] = {int(k): values for k, values in content[name].items()}
             return Recorded(**content)
         found = _compute(list(_rounds(engines, images, batch_size, seed, used)), np.asarray(engines.neighbors), images)
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"settings": settings, **asdict(found)}), encoding="utf-8")
-    temporary.replace(file)
+    with replacing_file(file) as temporary:
+        temporary.write_text(json.dumps({"settings": settings, **asdict(found)}), encoding="utf-8")
     return found
 
 

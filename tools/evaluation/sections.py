@@ -63,8 +63,9 @@ def head(findings: Findings) -> str:
     words = paragraph(f"""
         Accepted length is tokens per target pass (`ar`: 1). Drift is the total variation from the target's law, per
         token. The Fréchet distance is to real pictures, in the features of the demo's classifier (see its model card);
-        it depends on how many pictures there are, so only equal numbers compare. `ar`: distance {shown(ar.frechet)},
-        class accuracy {shown(ar.accuracy)}.
+        it depends on how many pictures there are, so only equal numbers compare, and among these it favours pictures
+        that differ less from each other: what is said of it here holds for sets of this size. `ar`: distance
+        {shown(ar.frechet)}, class accuracy {shown(ar.accuracy)}.
     """)
     return f"# Ablations on `{findings.setting['bundle']}`\n\n{setting}\n\n{words}"
 

@@ -11,10 +11,6 @@ import numpy as np
 from ...engines.bundle import Bundle
 from ...engines.manifest import TransformerSpec
 from ...engines.ort import open_session
-from ...export.graph.attention import LOWERINGS
-from ...export.graph.builder import GraphBuilder
-from ...export.graph.linear import linear
-from ...export.graph.precision import Precision
 
 PRODUCTS = ("MatMul", "MatMulInteger")
 
@@ -73,6 +69,11 @@ def weight_shapes(graph: Path) -> list[tuple[int, int]]:
 
 
 def _write(path: Path, shapes: list[tuple[int, int]], spec: TransformerSpec) -> None:
+    from ...export.graph.attention import LOWERINGS
+    from ...export.graph.builder import GraphBuilder
+    from ...export.graph.linear import linear
+    from ...export.graph.precision import Precision
+
     rng = np.random.default_rng(0)
     precision = Precision(spec.precision, spec.cache_dtype != "float32", spec.block_size or Precision.block_size)
     with GraphBuilder(path, LOWERINGS[spec.lowering].opset, precision) as g:
