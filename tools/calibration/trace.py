@@ -21,8 +21,9 @@ from ...runtime.stepping import guided
 from ...runtime.tree import Tree
 from ...runtime.warping import warp
 
-# Between two of them beta is interpolated; it is concave in omega, so the error is on the careful side.
-OMEGAS = np.geomspace(1.0, 32.0, 41)
+# Between two of them beta, which is concave in omega, is interpolated: it comes out a little low, and what relaxation
+# adds to it, the drift, with it. Close to 1 that would be noticed, so they lie close there.
+OMEGAS = np.concatenate([np.arange(1.0, 1.2, 0.01), np.geomspace(1.2, 32.0, 40)])
 
 
 @dataclass(frozen=True)
