@@ -26,6 +26,7 @@ from ..engines.parity import TOLERANCES, compare_engines
 from ..runtime import Pipeline, SpeculativeConfig
 from ..runtime.errors import BackendError, CoolsdError, InputError
 from .acceptance_bundles import NAMES, make_bundle, parameters, sources_of, usable_flavour
+from .cli.console import stderr
 from .cli.errors import run_app
 
 RULES = ("ar", "lossless", "cool")
@@ -85,12 +86,14 @@ def accept(
         sources_of(name)
     budget = Budget(60 * minutes)
     report: dict[str, Any] = {"machine": describe_machine(), "bundles": []}
+    say(report["machine"]["gpu"] or f"no GPU, so the CPU is examined: {report['machine']['reason']}")
     flavour = None if bundles else usable_flavour(backend)
     out.mkdir(parents=True, exist_ok=True)
     jobs: list[tuple[str, Path | None]] = [(path.name, path) for path in bundles or ()]
     for name, path in jobs or [(name, None) for name in only or NAMES]:
         entry: dict[str, Any] = {"bundle": name}
         report["bundles"].append(entry)
+        say(f"{name} ...")
         try:
             size = 0 if path else parameters(sources_of(name))
             reason = budget.refuses(budget.estimate(size))
@@ -110,6 +113,11 @@ def accept(
     print(markdown(report))
     if any("error" in entry or not all(p["passed"] for p in entry.get("parity", ())) for entry in report["bundles"]):
         raise typer.Exit(FAILED)
+
+
+def say(message: str) -> None:
+    """Where it is, on stderr."""
+    stderr.print(message, soft_wrap=True)
 
 
 def describe_machine() -> dict[str, Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from coolsd_trt.tools.cli import main
+from coolsd_trt.tools.cli.commands import app
 
 COMMANDS = "coolsd_trt.tools.cli.commands"
 
@@ -47,3 +49,10 @@ def test_paths_that_are_no_text_or_look_like_markup(tiny_bundle: Path, tmp_path:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert name.decode(errors="surrogateescape").replace("\udcff", "\\udcff") in done.stdout
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        app(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"coolsd-trt {version('coolsd-trt')}\n"
