@@ -126,9 +126,7 @@ def _measure(
     rounds = sum(len(sequence.stats.accepted_lengths) for sequence in sequences)
     # Per batch, not per image: a round of a batch takes the host time of all its images.
     host = batch_size * sum(sequence.stats.seconds["host"] for sequence in sequences) / rounds
-    rows = batch_size * (2 if sampling.guided else 1)
-    cached = info.prefix_length + info.n_tokens // 2
-    return trace, measure_costs(engines, info.hidden_size, rows, cached, length, host, sampling=sampling)
+    return trace, measure_costs(engines, sampling, batch_size, length, host)
 
 
 def _check(
@@ -173,7 +171,7 @@ def _print_costs(console: Console, costs: PassCosts, batch_size: int) -> None:
     table.add_row("c(T)", *(f"{ratio:.2f}" for ratio in costs.ratios))
     table.add_row("draft, ms", *(f"{1000 * seconds:.2f}" for seconds in costs.draft_first))
     console.print(table)
-    console.print(f"host {1000 * costs.host:.2f} ms a round\n")
+    console.print(f"host {1000 * costs.host:.2f} ms a round, {1000 * costs.plain_host:.2f} ms one of `ar`\n")
 
 
 def _print_frontier(console: Console, points: Sequence[tuple[float, Candidate]], drift_budget: float) -> None:
@@ -207,6 +205,7 @@ def _as_dict(
         "target_seconds": costs.target.tolist(),
         "draft_seconds": costs.draft_first.tolist(),
         "host_seconds": costs.host,
+        "plain_host_seconds": costs.plain_host,
         "frontier": [
             {
                 "drift_budget": budget,

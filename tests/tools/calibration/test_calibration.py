@@ -61,13 +61,13 @@ def test_the_search_keeps_the_budget_and_says_when_speculation_does_not_pay() ->
     rng = np.random.default_rng(0)
     p, q = rng.dirichlet(np.ones(5), 2), rng.dirichlet(np.ones(5), 2)
     trace, _ = exact_trace(p, q)
-    cheap = PassCosts(np.array([1.0, 1.05, 1.1]), np.full(3, 0.05), 0.05, 0.0)
+    cheap = PassCosts(np.array([1.0, 1.05, 1.1]), np.full(3, 0.05), 0.05, 0.0, 0.0)
     found = candidates(trace, cheap)
     speeds = [best_within(found, budget).speed_up for budget in (0.0, 0.02, 0.1, 0.5)]
     assert speeds == sorted(speeds)
     assert speeds[0] > 1
     assert best_within(found, 0.0).prediction.drift == 0
-    dear = PassCosts(np.array([1.0, 3.0, 9.0]), np.full(3, 1.0), 1.0, 0.0)
+    dear = PassCosts(np.array([1.0, 3.0, 9.0]), np.full(3, 1.0), 1.0, 0.0, 0.0)
     assert best_within(candidates(trace, dear), 0.5).config.rule == "ar"
 
 
@@ -144,8 +144,9 @@ def test_greedy_sampling_is_refused(tiny_bundle: Path) -> None:
 
 
 def test_a_chain_in_one_call_costs_what_that_call_does() -> None:
-    stepwise = PassCosts(np.array([1.0, 1.1, 1.2, 1.3]), np.array([0.1, 0.2, 0.3]), 0.1, 0.05)
+    stepwise = PassCosts(np.array([1.0, 1.1, 1.2, 1.3]), np.array([0.1, 0.2, 0.3]), 0.1, 0.05, 0.02)
+    assert stepwise.round(0, 1.0) == pytest.approx(1.0 + 0.02)  # the host has one position to judge
     assert stepwise.round(3, 2.0) == pytest.approx(1.3 + 0.2 + 2 * 0.1 + 0.05)
-    fused = PassCosts(stepwise.target, stepwise.draft_first, 0.1, 0.05, chains=np.array([0.1, 0.15]))
+    fused = PassCosts(stepwise.target, stepwise.draft_first, 0.1, 0.05, 0.02, chains=np.array([0.1, 0.15]))
     assert fused.round(2, 2.0) == pytest.approx(1.2 + 0.15 + 0.05)
     assert fused.round(3, 2.0) == stepwise.round(3, 2.0)  # longer than any it was built for
