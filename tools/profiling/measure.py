@@ -143,7 +143,10 @@ def _costs(subject: Subject) -> PassCosts:
         return measure_costs(subject.engines, subject.sampling, subject.batch_size, longest, floor=floor)
 
 
-def _bandwidth(subject: Subject, costs: PassCosts, found: Sequence[Round]) -> Bandwidth:
+def _bandwidth(subject: Subject, costs: PassCosts, found: Sequence[Round]) -> Bandwidth | None:
+    """Of the host's memory: None where weights lie elsewhere."""
+    if not subject.on_cpu:
+        return None
     target, condition = subject.bundle.manifest.target, subject.engines.info.condition
     classes = condition.null_class + 1 if isinstance(condition, ClassCondition) else 0
     size = bytes_read(target, target.vocab_size + classes)

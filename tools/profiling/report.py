@@ -113,7 +113,7 @@ class Memory(_Section):
 
 
 class Report(_Section):
-    """A profile. parts: largest first. verdict: sentences."""
+    """A profile. parts: largest first. bandwidth: None off the CPU. verdict: sentences."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, ge=SCHEMA_VERSION, le=SCHEMA_VERSION)
     setup: Setup
@@ -122,7 +122,7 @@ class Report(_Section):
     part_ms: dict[str, list[float]] = Field(description="every round's milliseconds in each part")
     acceptance: Acceptance
     costs: Costs
-    bandwidth: Bandwidth
+    bandwidth: Bandwidth | None
     memory: Memory
     verdict: list[str] = []
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .report import Costs, Report
+from .report import Bandwidth, Costs, Report
 
 # Below, what any process needs for itself hides the weights.
 NOTABLE_BYTES = 100_000_000
@@ -90,24 +90,8 @@ def _better_length(report: Report) -> list[str]:
 
 
 def _target(report: Report) -> list[str]:
-    costs, memory, shares = report.costs, report.bandwidth, _shares(report)
-    reading = f"{memory.plain / 1e9:.1f} of {memory.stream / 1e9:.1f} GB/s in a pass of one token"
-    sentences = []
-    if memory.cached:
-        sentences.append(
-            f"Target passes take {shares['target']:.0%} of a round; the weights fit into the processor's cache "
-            f"({reading}), so arithmetic and calls bound them, not memory."
-        )
-    elif memory.plain > 0.6 * memory.stream:
-        sentences.append(
-            f"Target passes take {shares['target']:.0%} of a round and are bound by reading weights: {reading}. "
-            "Fewer bytes (a smaller precision) or more tokens per pass help; more threads do not."
-        )
-    else:
-        sentences.append(
-            f"Target passes take {shares['target']:.0%} of a round and read weights at {reading}: "
-            "arithmetic or overheads bound them."
-        )
+    costs, share = report.costs, f"Target passes take {_shares(report)['target']:.0%} of a round"
+    sentences = [_reading(share, report.bandwidth)]
     if costs.floor is not None:
         run = min(report.setup.tokens_per_pass, len(costs.floor))
         ratio = costs.target[run - 1] / costs.floor[run - 1]
@@ -117,6 +101,23 @@ def _target(report: Report) -> list[str]:
                 "norms and cache writes. A lowering that fuses them, or a shorter cache, helps."
             )
     return sentences
+
+
+def _reading(share: str, memory: Bandwidth | None) -> str:
+    if memory is None:
+        return f"{share}."
+    reading = f"{memory.plain / 1e9:.1f} of {memory.stream / 1e9:.1f} GB/s in a pass of one token"
+    if memory.cached:
+        return (
+            f"{share}; the weights fit into the processor's cache ({reading}), so arithmetic and calls bound them, not "
+            "memory."
+        )
+    if memory.plain > 0.6 * memory.stream:
+        return (
+            f"{share} and are bound by reading weights: {reading}. "
+            "Fewer bytes (a smaller precision) or more tokens per pass help; more threads do not."
+        )
+    return f"{share} and read weights at {reading}: arithmetic or overheads bound them."
 
 
 def _other(report: Report) -> list[str]:

@@ -3,7 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from coolsd_trt.runtime import SamplingConfig
+from coolsd_trt.tools.cli import profile_tables
 from coolsd_trt.tools.profiling.comparison import compare_reports
+from coolsd_trt.tools.profiling.html import html_page
 from coolsd_trt.tools.profiling.report import (
     Acceptance,
     Bandwidth,
@@ -82,11 +85,21 @@ def test_the_forecast_is_the_expected_speed_at_each_length() -> None:
 
 def test_what_bounds_the_target_is_named() -> None:
     assert any("bound by reading weights: 20.0 of 25.0 GB/s" in sentence for sentence in verdict(report()))
-    cached = report().bandwidth.model_copy(update={"cached": True})
+    read = report().bandwidth
+    assert read is not None
+    cached = read.model_copy(update={"cached": True})
     assert any("fit into the processor's cache" in s for s in verdict(report(bandwidth=cached)))
     assert any("A pass of 4 takes 1.44x its matrix products" in sentence for sentence in verdict(report()))
     bare = report().costs.model_copy(update={"floor": None})
     assert not any("matrix products" in sentence for sentence in verdict(report(costs=bare)))
+
+
+def test_off_the_cpu_the_hosts_memory_bounds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    sampling = SamplingConfig().model_dump()
+    elsewhere = report(bandwidth=None, setup=report().setup.model_copy(update={"sampling": sampling}))
+    assert "Target passes take 81% of a round." in verdict(elsewhere)
+    profile_tables.print_report(elsewhere)
+    assert "GB/s" not in capsys.readouterr().out + html_page(elsewhere)
 
 
 def test_a_comparison_has_ratios_with_intervals() -> None:
