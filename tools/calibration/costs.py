@@ -28,6 +28,15 @@ Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
+class Forecast:
+    """A draft length, 0 for plain autoregression, with its expected tokens per pass and speed over plain."""
+
+    draft_length: int
+    tokens: float
+    speed_up: float
+
+
+@dataclass(frozen=True)
 class PassCosts:
     """Median seconds. target[T - 1]: a target pass of T tokens. draft_first[T - 1]: the draft's catch-up over T tokens.
     draft_step: one more drafted token. host: everything else of a round that drafts; plain_host: of one of plain
@@ -54,6 +63,10 @@ class PassCosts:
             return float(self.chains[draft_length - 1])
         catch_up = float(np.interp(tokens, np.arange(1, len(self.draft_first) + 1), self.draft_first))
         return catch_up + (draft_length - 1) * self.draft_step
+
+    def forecast(self, draft_length: int, tokens: float) -> Forecast:
+        """What L drafted tokens a round are worth that emits `tokens` on average."""
+        return Forecast(draft_length, tokens, tokens * self.round(0, 1.0) / self.round(draft_length, tokens))
 
     @property
     def ratios(self) -> NDArray[np.float64]:

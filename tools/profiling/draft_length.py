@@ -21,7 +21,7 @@ from ...runtime.condition import ClassCondition, class_prompts
 from ...runtime.errors import BackendError
 from ...runtime.rules import get_rule
 from ..bench.machine import machine
-from ..calibration.costs import PassCosts, measure_costs
+from ..calibration.costs import Forecast, PassCosts, measure_costs
 from ..calibration.prediction import predict
 from ..calibration.trace import image_sequences, record_trace
 from .measurement_cache import MeasurementCache
@@ -55,15 +55,6 @@ class Accepted(_Kept):
 
     tokens: list[float]
     host: float
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """A draft length, 0 for plain autoregression, with its expected tokens per pass and speed over plain."""
-
-    draft_length: int
-    tokens: float
-    speed_up: float
 
 
 @dataclass(frozen=True)
@@ -103,10 +94,7 @@ class Machine:
             lambda: self._measure_acceptance(speculative),
         )
         costs = self.costs.with_host(accepted.host)
-        plain = costs.round(0, 1.0)
-        found = [Forecast(0, 1.0, 1.0)]
-        for length, tokens in enumerate(accepted.tokens, 1):
-            found.append(Forecast(length, tokens, tokens * plain / costs.round(length, tokens)))
+        found = [costs.forecast(length, tokens) for length, tokens in enumerate([1.0, *accepted.tokens])]
         return sorted(found, key=lambda forecast: -forecast.speed_up)
 
     def outcome(self, result: GenerationResult, draft_length: int) -> Outcome | None:

@@ -200,6 +200,7 @@ def _as_milliseconds(costs: PassCosts) -> Costs:
     return Costs(
         target=_milliseconds(costs.target),
         draft=None if np.isnan(costs.draft_step) else _milliseconds(costs.draft_first),
+        plain_host=1000 * costs.plain_host,
         chain=None if costs.chains is None else _milliseconds(costs.chains),
         floor=None if costs.floor is None else _milliseconds(costs.floor),
     )

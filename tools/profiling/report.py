@@ -73,10 +73,12 @@ class Acceptance(_Section):
 
 class Costs(_Section):
     """Milliseconds of passes of 1, 2, ... tokens over a half-filled cache. chain: of the draft's whole chain, where one
-    call makes it. floor: of the target's matrix products alone; None where it was not measured."""
+    call makes it. plain_host: of the host in a round of plain autoregression. floor: of the target's matrix products
+    alone; None where it was not measured."""
 
     target: list[float]
     draft: list[float] | None
+    plain_host: float
     chain: list[float] | None = None
     floor: list[float] | None
 

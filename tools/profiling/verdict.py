@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
-from .report import Bandwidth, Costs, Report
+from ..calibration.costs import Forecast, PassCosts
+from .report import Bandwidth, Report
 
 # Below, what any process needs for itself hides the weights.
 NOTABLE_BYTES = 100_000_000
-
-
-@dataclass(frozen=True)
-class LengthForecast:
-    """tokens per target pass at a draft length, and speed over plain autoregression."""
-
-    draft_length: int
-    tokens: float
-    speed_up: float
 
 
 def verdict(report: Report) -> list[str]:
@@ -27,37 +19,36 @@ def verdict(report: Report) -> list[str]:
     return [*_speculation(report), *_target(report), *_other(report), *_memory(report)]
 
 
-def forecast(report: Report) -> list[LengthForecast]:
+def forecast(report: Report) -> list[Forecast]:
     """Draft lengths up to the one that ran, from its acceptance by position and the pass costs measured beside it.
 
     Shorter drafts are taken to be accepted like the first tokens of this one, which is exact for rules whose test at
     a position does not depend on L. Empty where that says nothing: trees, and runs without a draft.
     """
-    costs, length = report.costs, len(report.acceptance.by_position)
     accepted = [value for value in report.acceptance.by_position if value is not None]
-    if costs.draft is None or not accepted or report.setup.speculative["tree"] is not None:
+    if report.costs.draft is None or not accepted or report.setup.speculative["tree"] is not None:
         return []
     tokens = (1.0 + np.cumsum(np.cumprod(accepted))).tolist()
-    # The run says what drafting and the host take beside a target pass; costs, measured together, what passes take.
-    # All of drafting grows like the draft's passes; what the host takes does not depend on L.
-    shares = _shares(report)
+    costs = _as_in_the_run(report, len(report.acceptance.by_position), tokens[-1])
+    return [costs.forecast(length, emitted) for length, emitted in enumerate(tokens, 1)]
+
+
+def _as_in_the_run(report: Report, length: int, emitted: float) -> PassCosts:
+    """Milliseconds. The run says what drafting and the host take beside a target pass; costs, measured together, what
+    passes take. All of drafting grows like the draft's passes; what the host takes does not depend on L."""
+    costs, shares = report.costs, _shares(report)
+    draft = np.array(costs.draft)
+    chains = None if costs.chain is None else np.array(costs.chain)
+    alone = PassCosts(np.array(costs.target), draft, draft[0], 0.0, costs.plain_host, chains)
     whole = costs.target[length] / shares["target"]
-    drafting, host = shares["draft"] * whole / _draft_passes(costs, length, tokens[-1]), shares["host"] * whole
-    plain = costs.target[0] + host / tokens[-1]  # one position to sample, not one per emitted token
-    found = []
-    for shorter, emitted in enumerate(tokens, 1):
-        milliseconds = costs.target[shorter] + drafting * _draft_passes(costs, shorter, emitted) + host
-        found.append(LengthForecast(shorter, emitted, emitted * plain / milliseconds))
-    return found
-
-
-def _draft_passes(costs: Costs, length: int, emitted: float) -> float:
-    """Milliseconds of a chain in one call; else of the catch-up over what a round emits, and of the steps after it."""
-    if costs.chain is not None and length <= len(costs.chain):
-        return costs.chain[length - 1]
-    assert costs.draft is not None
-    catch_up = float(np.interp(emitted, np.arange(1, len(costs.draft) + 1), costs.draft))
-    return catch_up + (length - 1) * costs.draft[0]
+    slower = shares["draft"] * whole / alone.drafting(length, emitted)
+    return replace(
+        alone,
+        draft_first=slower * draft,
+        draft_step=slower * draft[0],
+        host=shares["host"] * whole,
+        chains=None if chains is None else slower * chains,
+    )
 
 
 def _median(values: Sequence[float]) -> float:
