@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 from coolsd_trt.engines.loader import LoadedEngines, load_engines
+from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import SamplingConfig
 from coolsd_trt.tools.calibration.costs import LEAST_CHAINS, LEAST_REPEATS, measure_costs
 from coolsd_trt.tools.calibration.plain_host import LEAST_ROUNDS
+
+from tests.export.golden import golden_folder
+from tests.export.models import ArrayCheckpoint, tokenizer_tensors
 
 
 @pytest.fixture
@@ -15,6 +21,15 @@ def engines(tiny_bundle: Path) -> Iterator[LoadedEngines]:
     loaded = load_engines(tiny_bundle, "auto", threads=1)
     yield loaded
     loaded.close()
+
+
+@pytest.fixture(scope="module")
+def caption_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Without a draft."""
+    folder = tmp_path_factory.mktemp("captions") / "bundle"
+    target = golden_folder("llamagen_t2i", "t2i_tiny_256.pt") / "t2i_tiny_256.pt"
+    build_bundle(BuildRequest(target, ArrayCheckpoint(tokenizer_tensors(512))), folder)
+    return folder
 
 
 @pytest.fixture
@@ -63,3 +78,15 @@ def test_the_floor_is_timed_in_turn_with_the_target(engines: LoadedEngines, call
     assert len(costs.floor if costs.floor is not None else []) == 2
     timed = [call for call in calls if call[0] in ("target", "floor")][: 4 * LEAST_REPEATS]
     assert timed == [("target", 1), ("floor", 1), ("target", 2), ("floor", 2)] * LEAST_REPEATS
+
+
+@pytest.mark.parametrize(
+    "sampling", [SamplingConfig(), SamplingConfig(temperature=0.0), SamplingConfig(top_p=0.9, cfg_scale=1.0)]
+)
+def test_a_model_of_captions_has_costs_without_a_caption(caption_bundle: Path, sampling: SamplingConfig) -> None:
+    with closing(load_engines(caption_bundle, "auto", threads=1)) as engines:
+        assert engines.info.prefix_length > 1
+        costs = measure_costs(engines, sampling, 2, 2, budget=0.0)
+    assert costs.plain_host > 0
+    assert costs.chains is None
+    assert np.isnan(costs.draft_step)
