@@ -103,8 +103,8 @@ class Machine:
         if draft_length > self._longest:
             return None
         rounds = sum(len(stats.accepted_lengths) for stats in result.stats)
-        host = sum(stats.seconds["host"] for stats in result.stats) / max(1, rounds) * result.shared
-        costs = self.costs.with_host(host)
+        host = sum(stats.seconds["host"] for stats in result.stats) / max(1, rounds)
+        costs = self.costs.with_host(host * self.batch_size)
         round_ = costs.round(draft_length, result.accepted_length)
         return Outcome(result.accepted_length, round_ / costs.round(0, 1.0), float(costs.ratios[draft_length]))
 
@@ -152,7 +152,8 @@ class Machine:
         lengths = range(1, self._longest + 1)
         return Accepted(
             tokens=[predict(trace, schedule(speculative, length)).tokens for length in lengths],
-            host=host * min(self.batch_size, IMAGES),
+            # Of a whole batch, like every other cost, also where fewer pictures were drawn.
+            host=host * self.batch_size,
         )
 
 
