@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ...runtime import Pipeline, SpeculativeConfig
 from ..bench.contenders import Contender, Sample, Workload
@@ -24,6 +24,14 @@ def measure_setting(
     return rows[1].sample.figures(rows[0].sample)
 
 
-def above_budget(drift: Estimate, budget: float) -> bool:
-    """Whether the measured drift is surely more than the budget: its whole interval is."""
-    return drift.low > budget
+def refutation(measured: Mapping[str, Estimate], budget: float) -> str | None:
+    """What surely speaks against a setting, its whole interval: more drift than the budget, or slower than `ar`.
+
+    Args: measured: of `measure_setting`. None where nothing does, also for want of an interval.
+    """
+    drift, speed_up = measured["drift_per_token"], measured["speed_up"]
+    if drift.low > budget:
+        return f"measured drift {drift} is above the budget of {budget:g}"
+    if speed_up.high < 1:
+        return f"measured speed {speed_up} is below that of `ar`"
+    return None

@@ -1,11 +1,13 @@
-"""What passes cost on this machine: c(T), the time of T tokens over the time of one."""
+"""What passes cost on this machine: c(T), the time of T tokens over the time of one; and what the host adds."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,29 +15,46 @@ from numpy.typing import NDArray
 from ...runtime.config import SamplingConfig
 from ...runtime.protocols import CachedTransformer, ChainDraft, ChainInput, Engines
 from ...runtime.stepping import chain_step
+from .plain_host import plain_host
 
 REPEATS = 25
 LEAST_REPEATS = 7
+# Of a chain: its graph is slow only at the first call, which opens it.
+LEAST_CHAINS = 2
 # A chain's catch-up: about what rounds emit. It costs little more or less for a token more or less.
 CAUGHT_UP = 3
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A draft length, 0 for plain autoregression, with its expected tokens per pass and speed over plain."""
+
+    draft_length: int
+    tokens: float
+    speed_up: float
 
 
 @dataclass(frozen=True)
 class PassCosts:
     """Median seconds. target[T - 1]: a target pass of T tokens. draft_first[T - 1]: the draft's catch-up over T tokens.
-    draft_step: one more drafted token. host: everything else of a round. NaN for the draft where there is none.
-    chains[L - 1]: the draft's whole chain of L in one call; None where it drafts step by step."""
+    draft_step: one more drafted token. host: everything else of a round that drafts; plain_host: of one of plain
+    autoregression. NaN for the draft where there is none. chains[L - 1]: the draft's whole chain of L in one call; None
+    where it drafts step by step. floor[T - 1]: what was timed beside the target's pass, if anything."""
 
     target: NDArray[np.float64]
     draft_first: NDArray[np.float64]
     draft_step: float
     host: float
+    plain_host: float
     chains: NDArray[np.float64] | None = None
+    floor: NDArray[np.float64] | None = None
 
     def round(self, draft_length: int, tokens: float) -> float:
         """Seconds of a round that drafts L tokens and emits `tokens` on average; L = 0 is plain autoregression."""
         if draft_length == 0:
-            return float(self.target[0]) + self.host
+            return float(self.target[0]) + self.plain_host
         return float(self.target[draft_length]) + self.drafting(draft_length, tokens) + self.host
 
     def drafting(self, draft_length: int, tokens: float) -> float:
@@ -45,6 +64,10 @@ class PassCosts:
         catch_up = float(np.interp(tokens, np.arange(1, len(self.draft_first) + 1), self.draft_first))
         return catch_up + (draft_length - 1) * self.draft_step
 
+    def forecast(self, draft_length: int, tokens: float) -> Forecast:
+        """What L drafted tokens a round are worth that emits `tokens` on average."""
+        return Forecast(draft_length, tokens, tokens * self.round(0, 1.0) / self.round(draft_length, tokens))
+
     @property
     def ratios(self) -> NDArray[np.float64]:
         """c(T) of the target, T = 1, 2, ..."""
@@ -53,49 +76,62 @@ class PassCosts:
 
 def measure_costs(
     engines: Engines,
-    hidden_size: int,
-    rows: int,
-    cached: int,
+    sampling: SamplingConfig,
+    batch_size: int,
     draft_length: int,
-    host: float,
-    cache_length: int | None = None,
+    host: float = 0.0,
     budget: float = math.inf,
-    sampling: SamplingConfig | None = None,
+    floor: Callable[[int], None] | None = None,
 ) -> PassCosts:
-    """Time passes of 1 to L + 1 tokens on `rows` rows whose caches hold `cached` positions, interleaved, medians.
+    """Time passes of 1 to L + 1 tokens half-way through `batch_size` pictures, interleaved, medians.
 
-    Args: cache_length: of the caches, which some attention kernels walk whole; None: just what the passes need.
-    budget: seconds after which no further repeat begins, once there are a few. sampling: of the chains that the draft
-    can make in one call; None: it is timed step by step alone.
+    Caches are as long as in use, since some attention kernels walk them whole. Args: host: seconds of a round that
+    drafts, as a run had it. budget: seconds after which no further repeat begins, once there are a few. floor: run for
+    the same numbers of tokens, right after the target's passes.
     """
-    lengths = range(1, draft_length + 2)
-    timers: dict[tuple[str, int], Callable[[], None]] = {}
-    for name, engine, features in (("target", engines.target, None), ("draft", engines.draft, hidden_size)):
-        if engine is not None:
-            engine.allocate(rows, cache_length or cached + draft_length + 2)
-            for size in lengths:
-                timers[name, size] = _timer(engine, rows, cached, size, features)
-    seconds: dict[tuple[str, int], list[float]] = {key: [] for key in timers}
+    info = engines.info
+    rows = batch_size * (2 if sampling.guided else 1)
+    cached, length = info.prefix_length + info.n_tokens // 2, info.prefix_length + info.n_tokens + draft_length
+    sizes = range(1, draft_length + 2)
     begin = time.perf_counter()
-    for repeat in range(REPEATS):
-        if repeat >= LEAST_REPEATS and time.perf_counter() - begin > budget:
+    timers: dict[tuple[str, int], Callable[[], None]] = {}
+    engines.target.allocate(rows, length)
+    for size in sizes:
+        timers["target", size] = _timer(engines.target, rows, cached, size, None)
+        if floor is not None:
+            timers["floor", size] = partial(floor, size)
+    if engines.draft is not None:
+        engines.draft.allocate(rows, length)
+        timers |= {("draft", size): _timer(engines.draft, rows, cached, size, info.hidden_size) for size in sizes}
+    medians = _medians(timers, REPEATS, LEAST_REPEATS, 2, begin + budget)
+    target, draft, beside = (
+        np.array([medians.get((name, size), np.nan) for size in sizes]) for name in ("target", "draft", "floor")
+    )
+    chains = None
+    # Top-p is drafted step by step, see `runtime.drafting.static_drafter`.
+    if sampling.top_p == 1 and isinstance(engines.draft, ChainDraft):
+        chains = _time_chains(engines.draft, info.hidden_size, rows, cached, draft_length, sampling, begin + budget)
+    plain = plain_host(engines, sampling, batch_size, begin + budget)
+    return PassCosts(target, draft, float(draft[0]), host, plain, chains, None if floor is None else beside)
+
+
+def _medians(
+    timers: Mapping[Key, Callable[[], object]], repeats: int, least: int, first: int, end: float
+) -> dict[Key, float]:
+    """Median seconds of each, interleaved, without the `first` repeats; none begins after `end` but the `least`."""
+    seconds: dict[Key, list[float]] = {key: [] for key in timers}
+    for repeat in range(repeats):
+        if repeat >= least and time.perf_counter() > end:
             break
         for key, run in timers.items():
             start = time.perf_counter()
             run()
             seconds[key].append(time.perf_counter() - start)
-    medians = {key: float(np.median(values[2:])) for key, values in seconds.items()}
-    draft = np.array([medians.get(("draft", size), np.nan) for size in lengths])
-    target = np.array([medians["target", size] for size in lengths])
-    chains = None
-    # Top-p is drafted step by step, see `runtime.drafting.static_drafter`.
-    if sampling is not None and sampling.top_p == 1 and isinstance(engines.draft, ChainDraft):
-        chains = _time_chains(engines.draft, hidden_size, rows, cached, draft_length, sampling)
-    return PassCosts(target, draft, float(draft[0]), host, chains)
+    return {key: float(np.median(values[first:])) for key, values in seconds.items()}
 
 
 def _time_chains(
-    draft: ChainDraft, hidden_size: int, rows: int, cached: int, longest: int, sampling: SamplingConfig
+    draft: ChainDraft, hidden_size: int, rows: int, cached: int, longest: int, sampling: SamplingConfig, end: float
 ) -> NDArray[np.float64]:
     """Median seconds of chains of 1, 2, ... tokens. Three of them are timed, since each has a graph of its own to open,
     and each further token costs the same."""
@@ -103,17 +139,13 @@ def _time_chains(
     ids, features = np.zeros((rows, CAUGHT_UP), np.int64), np.zeros((rows, CAUGHT_UP, hidden_size), np.float32)
     lengths, counts = np.full(rows, cached - CAUGHT_UP), np.full(rows, CAUGHT_UP)
     every = np.arange(1, min(longest, draft.longest_chain) + 1)
-    timed, medians = sorted({1, (1 + len(every)) // 2, len(every)}), []
-    for length in timed:
+    timers: dict[int, Callable[[], object]] = {}
+    for length in sorted({1, (1 + len(every)) // 2, len(every)}):
         uniforms, guided = np.full((length, images), 0.5), np.full((length, images), sampling.guided)
         chain = ChainInput(ids, features, lengths, counts, uniforms, guided, sampling)
-        seconds = []
-        for _ in range(LEAST_REPEATS + 2):
-            start = time.perf_counter()
-            draft.chain(chain)
-            seconds.append(time.perf_counter() - start)
-        medians.append(float(np.median(seconds[2:])))
-    return np.asarray(np.interp(every, timed, medians))
+        timers[length] = partial(draft.chain, chain)
+    medians = _medians(timers, LEAST_REPEATS + 2, LEAST_CHAINS, 1, end)
+    return np.asarray(np.interp(every, list(medians), list(medians.values())))
 
 
 def _timer(

@@ -29,7 +29,6 @@ class Candidate:
 
 def candidates(trace: Trace, costs: PassCosts) -> list[Candidate]:
     """Every setting of the grid: lossless and floored `cool`, L = 1 .. the trace's, and `ar`."""
-    plain = costs.round(0, 1.0)
     found = [Candidate(SpeculativeConfig(rule="ar"), Prediction(1.0, 0.0), 1.0)]
     for length in range(1, trace.draft_length + 1):
         settings = [SpeculativeConfig(rule="lossless", draft_length=length)]
@@ -41,8 +40,7 @@ def candidates(trace: Trace, costs: PassCosts) -> list[Candidate]:
         for config in settings:
             omega = np.ones(length) if config.rule == "lossless" else cool_schedule(length, config.delta, config.nu)
             prediction = predict(trace, omega)
-            seconds = costs.round(length, prediction.tokens)
-            found.append(Candidate(config, prediction, plain * prediction.tokens / seconds))
+            found.append(Candidate(config, prediction, costs.forecast(length, prediction.tokens).speed_up))
     return found
 
 

@@ -21,9 +21,9 @@ from ...runtime.stepping import guided
 from ...runtime.tree import Tree
 from ...runtime.warping import warp
 
-# Between two of them beta, which is concave in omega, is interpolated: it comes out a little low, and what relaxation
-# adds to it, the drift, with it. Close to 1 that would be noticed, so they lie close there.
-OMEGAS = np.concatenate([np.arange(1.0, 1.2, 0.01), np.geomspace(1.2, 32.0, 40)])
+# Between two of them beta is interpolated. It is concave in omega, so acceptance comes out a little low, and so does
+# drift, beta(omega) - beta(1), which is no careful error: hence they lie close where drift begins.
+OMEGAS = np.concatenate([np.linspace(1.0, 1.2, 21), np.geomspace(1.2, 32.0, 37)[1:]])
 
 
 @dataclass(frozen=True)

@@ -77,12 +77,13 @@ def speculative_config(
 
 
 def note_if_slow(result: GenerationResult, config: SpeculativeConfig, machine: Machine) -> None:
-    """One line when the run's accepted length did not make up for what its rounds cost on this machine."""
+    """One line when the run's accepted length did not make up for what its rounds cost on this machine; nothing where
+    that is not known."""
     if config.tree is not None or not get_rule(config.rule).drafts:
         return
     with stderr.status("measuring pass costs, once on this machine"):
         outcome = machine.outcome(result, config.draft_length)
-    if not outcome.pays:
+    if outcome is not None and not outcome.pays:
         stderr.print(
             f"note: speculation does not pay here: {outcome.accepted:.2f} tokens per pass, and a round costs "
             f"{outcome.cost:.2f} plain steps (its target pass alone {outcome.c:.2f}). --rule ar should be "

@@ -78,10 +78,11 @@ def _print_costs(report: Report) -> None:
     if costs.chain is not None:
         table.add_row("draft, whole chain, ms", *(f"{value:.2f}" for value in costs.chain))
     stdout.print(table)
-    stdout.print(
-        f"a pass reads {human_size(width.weight_bytes)} of weights: {width.plain / 1e9:.1f} GB/s alone, "
-        f"{width.run / 1e9:.1f} GB/s in the run; this machine streams {width.stream / 1e9:.1f} GB/s\n"
-    )
+    if width is not None:
+        stdout.print(
+            f"a pass reads {human_size(width.weight_bytes)} of weights: {width.plain / 1e9:.1f} GB/s alone, "
+            f"{width.run / 1e9:.1f} GB/s in the run; this machine streams {width.stream / 1e9:.1f} GB/s\n"
+        )
     if costs.floor is None:
         stdout.print("products alone were not measured: that needs onnxruntime on the CPU and the [export] extra\n")
 

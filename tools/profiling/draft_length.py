@@ -21,8 +21,9 @@ from ...runtime.condition import ClassCondition, class_prompts
 from ...runtime.errors import BackendError
 from ...runtime.rules import get_rule
 from ..bench.machine import machine
-from ..calibration.costs import PassCosts, measure_costs
-from ..calibration.trace import Trace, image_sequences, record_trace
+from ..calibration.costs import Forecast, PassCosts, measure_costs
+from ..calibration.prediction import predict
+from ..calibration.trace import image_sequences, record_trace
 from .measurement_cache import MeasurementCache
 
 LONGEST = 8
@@ -36,15 +37,17 @@ class _Kept(BaseModel):
 
 
 class StoredCosts(_Kept):
-    """Seconds of target passes, of the draft's catch-up and of its chains, of 1, 2, ... tokens; see `PassCosts`."""
+    """Seconds of target passes, of the draft's catch-up and of its chains, of 1, 2, ... tokens; and of the host in a
+    round of `ar`; see `PassCosts`."""
 
     target: list[float]
     draft: list[float]
+    plain_host: float
     chains: list[float] | None = None
 
     def with_host(self, host: float) -> PassCosts:
         chains = None if self.chains is None else np.array(self.chains)
-        return PassCosts(np.array(self.target), np.array(self.draft), self.draft[0], host, chains)
+        return PassCosts(np.array(self.target), np.array(self.draft), self.draft[0], host, self.plain_host, chains)
 
 
 class Accepted(_Kept):
@@ -52,15 +55,6 @@ class Accepted(_Kept):
 
     tokens: list[float]
     host: float
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """A draft length, 0 for plain autoregression, with its expected tokens per pass and speed over plain."""
-
-    draft_length: int
-    tokens: float
-    speed_up: float
 
 
 @dataclass(frozen=True)
@@ -100,20 +94,19 @@ class Machine:
             lambda: self._measure_acceptance(speculative),
         )
         costs = self.costs.with_host(accepted.host)
-        plain = costs.round(0, 1.0)
-        found = [Forecast(0, 1.0, 1.0)]
-        for length, tokens in enumerate(accepted.tokens, 1):
-            found.append(Forecast(length, tokens, tokens * plain / costs.round(length, tokens)))
+        found = [costs.forecast(length, tokens) for length, tokens in enumerate([1.0, *accepted.tokens])]
         return sorted(found, key=lambda forecast: -forecast.speed_up)
 
-    def outcome(self, result: GenerationResult, draft_length: int) -> Outcome:
-        """What a run that drafted chains of that length gained. Its host time counts as measured there."""
+    def outcome(self, result: GenerationResult, draft_length: int) -> Outcome | None:
+        """What a run that drafted chains of that length gained, its host time as measured there; None for chains longer
+        than those that are measured."""
+        if draft_length > self._longest:
+            return None
         rounds = sum(len(stats.accepted_lengths) for stats in result.stats)
-        host = sum(stats.seconds["host"] for stats in result.stats) / max(1, rounds) * result.shared
-        costs = self.costs.with_host(host)
-        accepted = result.accepted_length
-        round_ = costs.round(min(draft_length, len(costs.target) - 1), accepted)
-        return Outcome(accepted, round_ / costs.round(0, 1.0), float(costs.ratios[min(draft_length, self._longest)]))
+        host = sum(stats.seconds["host"] for stats in result.stats) / max(1, rounds)
+        costs = self.costs.with_host(host * self.batch_size)
+        round_ = costs.round(draft_length, result.accepted_length)
+        return Outcome(result.accepted_length, round_ / costs.round(0, 1.0), float(costs.ratios[draft_length]))
 
     @cached_property
     def costs(self) -> StoredCosts:
@@ -139,23 +132,13 @@ class Machine:
         }
 
     def _measure_costs(self) -> StoredCosts:
-        info = self.engines.info
-        rows = self.batch_size * (2 if self.sampling.guided else 1)
-        cached = info.prefix_length + info.n_tokens // 2
-        length = info.prefix_length + info.n_tokens + self._longest
-        costs = measure_costs(
-            self.engines,
-            info.hidden_size,
-            rows,
-            cached,
-            self._longest,
-            0.0,
-            cache_length=length,
-            budget=BUDGET_SECONDS,
-            sampling=self.sampling,
+        costs = measure_costs(self.engines, self.sampling, self.batch_size, self._longest, budget=BUDGET_SECONDS)
+        return StoredCosts(
+            target=costs.target.tolist(),
+            draft=costs.draft_first.tolist(),
+            plain_host=costs.plain_host,
+            chains=None if costs.chains is None else costs.chains.tolist(),
         )
-        chains = None if costs.chains is None else costs.chains.tolist()
-        return StoredCosts(target=costs.target.tolist(), draft=costs.draft_first.tolist(), chains=chains)
 
     def _measure_acceptance(self, speculative: SpeculativeConfig) -> Accepted:
         """Draw a few pictures of classes far apart."""
@@ -168,15 +151,10 @@ class Machine:
         host = sum(sequence.stats.seconds["host"] for sequence in sequences) / rounds
         lengths = range(1, self._longest + 1)
         return Accepted(
-            tokens=[expected_tokens(trace, schedule(speculative, length)) for length in lengths],
-            host=host * min(self.batch_size, IMAGES),
+            tokens=[predict(trace, schedule(speculative, length)).tokens for length in lengths],
+            # Of a whole batch, like every other cost, also where fewer pictures were drawn.
+            host=host * self.batch_size,
         )
-
-
-def expected_tokens(trace: Trace, omega: NDArray[np.float64]) -> float:
-    """Mean tokens of a round under a schedule [L], L at most the trace's: 1 + sum_i E prod_{j <= i} min(1, w_j p/q)."""
-    stands = np.minimum(1.0, omega * trace.ratio[:, : len(omega)])
-    return 1.0 + float(np.cumprod(stands, axis=1).mean(axis=0).sum())
 
 
 def schedule(speculative: SpeculativeConfig, length: int) -> NDArray[np.float64]:

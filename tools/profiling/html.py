@@ -60,8 +60,9 @@ def _tiles(report: Report) -> str:
         "accepted length": f"{accepted:.2f}",
         "cost of a round, plain steps": f"{cost:.2f}",
         "over plain autoregression": f"{accepted / cost:.2f}x",
-        "weights read, GB/s of stream": f"{width.plain / 1e9:.1f} / {width.stream / 1e9:.1f}",
     }
+    if width is not None:
+        tiles["weights read, GB/s of stream"] = f"{width.plain / 1e9:.1f} / {width.stream / 1e9:.1f}"
     drawn = "".join(f"<div><b>{escape(value)}</b><span>{name}</span></div>" for name, value in tiles.items())
     return f'<section class="tiles">{drawn}</section>'
 

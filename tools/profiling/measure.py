@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -33,7 +34,6 @@ from .rounds import Round, part_matrix, rounds
 from .verdict import verdict
 
 PLAIN_ROUNDS = 48
-FLOOR_REPEATS = 25
 # Passes are timed up to this many tokens beyond the pending and the drafted ones.
 MORE_TOKENS = 2
 
@@ -70,6 +70,10 @@ class Subject:
         return get_rule(self.speculative.rule).drafts
 
     @property
+    def on_cpu(self) -> bool:
+        return self.engines.backend == "ort-cpu"
+
+    @property
     def tokens_per_pass(self) -> int:
         """Of a whole round: the pending token and what is drafted."""
         if not self.drafts:
@@ -95,7 +99,7 @@ def profile(subject: Subject, stage: Callable[[str], None] = lambda name: None) 
     stage("plain autoregression")
     plain = _first_rounds(subject, SpeculativeConfig(rule="ar"), PLAIN_ROUNDS) if subject.drafts else found
     stage("pass costs")
-    costs, floor = _costs(subject, found)
+    costs = _costs(subject)
     stage("memory bandwidth")
     bandwidth = _bandwidth(subject, costs, found)
     parts, part_ms = _parts(found)
@@ -105,7 +109,7 @@ def profile(subject: Subject, stage: Callable[[str], None] = lambda name: None) 
         parts=parts,
         part_ms=part_ms,
         acceptance=_acceptance(result),
-        costs=_as_milliseconds(costs, floor),
+        costs=_as_milliseconds(costs),
         bandwidth=bandwidth,
         memory=_memory(subject, peak, min(subject.batch_size, len(result.images))),
     )
@@ -127,43 +131,22 @@ def _first_rounds(subject: Subject, speculative: SpeculativeConfig, count: int) 
     return rounds(recorder.spans)[1:]
 
 
-def _costs(subject: Subject, found: Sequence[Round]) -> tuple[PassCosts, NDArray[np.float64] | None]:
-    """Passes of target and draft, and the target's products alone."""
-    info = subject.engines.info
+def _costs(subject: Subject) -> PassCosts:
+    """Passes of target and draft, and where that can be, the target's products alone beside them."""
     rows = subject.batch_size * _branches(subject)
-    longest = min(subject.tokens_per_pass - 1 + MORE_TOKENS, info.max_draft_length)
-    cached = info.prefix_length + info.n_tokens // 2
-    costs = measure_costs(
-        subject.engines,
-        info.hidden_size,
-        rows,
-        cached,
-        longest,
-        0.0,
-        cache_length=_cache_length(subject.engines, longest),
-        sampling=subject.sampling,
-    )
-    if not subject.engines.backend.startswith("ort-cpu"):
-        return costs, None
-    try:
-        with GemmFloor(subject.bundle, subject.threads) as floor:
-            return costs, _floor(floor, rows, longest + 1)
-    except ImportError:  # onnx is not installed where bundles are only run
-        return costs, None
+    longest = min(subject.tokens_per_pass - 1 + MORE_TOKENS, subject.engines.info.max_draft_length)
+    with ExitStack() as stack:
+        floor = None
+        if subject.on_cpu:
+            with suppress(ImportError):  # onnx is not installed where bundles are only run
+                floor = partial(stack.enter_context(GemmFloor(subject.bundle, subject.threads)).run, rows)
+        return measure_costs(subject.engines, subject.sampling, subject.batch_size, longest, floor=floor)
 
 
-def _floor(floor: GemmFloor, rows: int, longest: int) -> NDArray[np.float64]:
-    """Median seconds of passes of 1 .. `longest` tokens, interleaved."""
-    seconds = np.zeros((FLOOR_REPEATS, longest))
-    for repeat in range(-1, FLOOR_REPEATS):
-        for tokens in range(1, longest + 1):
-            start = time.perf_counter()
-            floor.run(rows, tokens)
-            seconds[repeat, tokens - 1] = time.perf_counter() - start
-    return np.asarray(np.median(seconds, axis=0))
-
-
-def _bandwidth(subject: Subject, costs: PassCosts, found: Sequence[Round]) -> Bandwidth:
+def _bandwidth(subject: Subject, costs: PassCosts, found: Sequence[Round]) -> Bandwidth | None:
+    """Of the host's memory: None where weights lie elsewhere."""
+    if not subject.on_cpu:
+        return None
     target, condition = subject.bundle.manifest.target, subject.engines.info.condition
     classes = condition.null_class + 1 if isinstance(condition, ClassCondition) else 0
     size = bytes_read(target, target.vocab_size + classes)
@@ -213,12 +196,13 @@ def _acceptance(result: GenerationResult) -> Acceptance:
     )
 
 
-def _as_milliseconds(costs: PassCosts, floor: NDArray[np.float64] | None) -> Costs:
+def _as_milliseconds(costs: PassCosts) -> Costs:
     return Costs(
         target=_milliseconds(costs.target),
         draft=None if np.isnan(costs.draft_step) else _milliseconds(costs.draft_first),
+        plain_host=1000 * costs.plain_host,
         chain=None if costs.chains is None else _milliseconds(costs.chains),
-        floor=None if floor is None else _milliseconds(floor),
+        floor=None if costs.floor is None else _milliseconds(costs.floor),
     )
 
 

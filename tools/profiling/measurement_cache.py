@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,9 @@ from typing import Any, TypeVar
 
 from platformdirs import user_cache_path
 from pydantic import BaseModel, ValidationError
+
+from ...runtime.errors import InputError
+from ...runtime.files import replacing_file
 
 Kept = TypeVar("Kept", bound=BaseModel)
 
@@ -37,11 +39,7 @@ class MeasurementCache:
             return value
 
     def _store(self, path: Path, content: Mapping[str, Any]) -> None:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
+        with suppress(OSError, InputError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
-            temporary.replace(path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink()
+            with replacing_file(path) as temporary:
+                temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")

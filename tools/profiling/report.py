@@ -73,10 +73,12 @@ class Acceptance(_Section):
 
 class Costs(_Section):
     """Milliseconds of passes of 1, 2, ... tokens over a half-filled cache. chain: of the draft's whole chain, where one
-    call makes it. floor: of the target's matrix products alone; None where it was not measured."""
+    call makes it. plain_host: of the host in a round of plain autoregression. floor: of the target's matrix products
+    alone; None where it was not measured."""
 
     target: list[float]
     draft: list[float] | None
+    plain_host: float
     chain: list[float] | None = None
     floor: list[float] | None
 
@@ -113,7 +115,7 @@ class Memory(_Section):
 
 
 class Report(_Section):
-    """A profile. parts: largest first. verdict: sentences."""
+    """A profile. parts: largest first. bandwidth: None off the CPU. verdict: sentences."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, ge=SCHEMA_VERSION, le=SCHEMA_VERSION)
     setup: Setup
@@ -122,7 +124,7 @@ class Report(_Section):
     part_ms: dict[str, list[float]] = Field(description="every round's milliseconds in each part")
     acceptance: Acceptance
     costs: Costs
-    bandwidth: Bandwidth
+    bandwidth: Bandwidth | None
     memory: Memory
     verdict: list[str] = []
 

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
-from .report import Costs, Report
+from ..calibration.costs import Forecast, PassCosts
+from .report import Bandwidth, Report
 
 # Below, what any process needs for itself hides the weights.
 NOTABLE_BYTES = 100_000_000
-
-
-@dataclass(frozen=True)
-class LengthForecast:
-    """tokens per target pass at a draft length, and speed over plain autoregression."""
-
-    draft_length: int
-    tokens: float
-    speed_up: float
 
 
 def verdict(report: Report) -> list[str]:
@@ -27,37 +19,36 @@ def verdict(report: Report) -> list[str]:
     return [*_speculation(report), *_target(report), *_other(report), *_memory(report)]
 
 
-def forecast(report: Report) -> list[LengthForecast]:
+def forecast(report: Report) -> list[Forecast]:
     """Draft lengths up to the one that ran, from its acceptance by position and the pass costs measured beside it.
 
     Shorter drafts are taken to be accepted like the first tokens of this one, which is exact for rules whose test at
     a position does not depend on L. Empty where that says nothing: trees, and runs without a draft.
     """
-    costs, length = report.costs, len(report.acceptance.by_position)
     accepted = [value for value in report.acceptance.by_position if value is not None]
-    if costs.draft is None or not accepted or report.setup.speculative["tree"] is not None:
+    if report.costs.draft is None or not accepted or report.setup.speculative["tree"] is not None:
         return []
     tokens = (1.0 + np.cumsum(np.cumprod(accepted))).tolist()
-    # The run says what drafting and the host take beside a target pass; costs, measured together, what passes take.
-    # All of drafting grows like the draft's passes; what the host takes does not depend on L.
-    shares = _shares(report)
+    costs = _as_in_the_run(report, len(report.acceptance.by_position), tokens[-1])
+    return [costs.forecast(length, emitted) for length, emitted in enumerate(tokens, 1)]
+
+
+def _as_in_the_run(report: Report, length: int, emitted: float) -> PassCosts:
+    """Milliseconds. The run says what drafting and the host take beside a target pass; costs, measured together, what
+    passes take. All of drafting grows like the draft's passes; what the host takes does not depend on L."""
+    costs, shares = report.costs, _shares(report)
+    draft = np.array(costs.draft)
+    chains = None if costs.chain is None else np.array(costs.chain)
+    alone = PassCosts(np.array(costs.target), draft, draft[0], 0.0, costs.plain_host, chains)
     whole = costs.target[length] / shares["target"]
-    drafting, host = shares["draft"] * whole / _draft_passes(costs, length, tokens[-1]), shares["host"] * whole
-    plain = costs.target[0] + host / tokens[-1]  # one position to sample, not one per emitted token
-    found = []
-    for shorter, emitted in enumerate(tokens, 1):
-        milliseconds = costs.target[shorter] + drafting * _draft_passes(costs, shorter, emitted) + host
-        found.append(LengthForecast(shorter, emitted, emitted * plain / milliseconds))
-    return found
-
-
-def _draft_passes(costs: Costs, length: int, emitted: float) -> float:
-    """Milliseconds of a chain in one call; else of the catch-up over what a round emits, and of the steps after it."""
-    if costs.chain is not None and length <= len(costs.chain):
-        return costs.chain[length - 1]
-    assert costs.draft is not None
-    catch_up = float(np.interp(emitted, np.arange(1, len(costs.draft) + 1), costs.draft))
-    return catch_up + (length - 1) * costs.draft[0]
+    slower = shares["draft"] * whole / alone.drafting(length, emitted)
+    return replace(
+        alone,
+        draft_first=slower * draft,
+        draft_step=slower * draft[0],
+        host=shares["host"] * whole,
+        chains=None if chains is None else slower * chains,
+    )
 
 
 def _median(values: Sequence[float]) -> float:
@@ -90,24 +81,8 @@ def _better_length(report: Report) -> list[str]:
 
 
 def _target(report: Report) -> list[str]:
-    costs, memory, shares = report.costs, report.bandwidth, _shares(report)
-    reading = f"{memory.plain / 1e9:.1f} of {memory.stream / 1e9:.1f} GB/s in a pass of one token"
-    sentences = []
-    if memory.cached:
-        sentences.append(
-            f"Target passes take {shares['target']:.0%} of a round; the weights fit into the processor's cache "
-            f"({reading}), so arithmetic and calls bound them, not memory."
-        )
-    elif memory.plain > 0.6 * memory.stream:
-        sentences.append(
-            f"Target passes take {shares['target']:.0%} of a round and are bound by reading weights: {reading}. "
-            "Fewer bytes (a smaller precision) or more tokens per pass help; more threads do not."
-        )
-    else:
-        sentences.append(
-            f"Target passes take {shares['target']:.0%} of a round and read weights at {reading}: "
-            "arithmetic or overheads bound them."
-        )
+    costs, share = report.costs, f"Target passes take {_shares(report)['target']:.0%} of a round"
+    sentences = [_reading(share, report.bandwidth)]
     if costs.floor is not None:
         run = min(report.setup.tokens_per_pass, len(costs.floor))
         ratio = costs.target[run - 1] / costs.floor[run - 1]
@@ -117,6 +92,23 @@ def _target(report: Report) -> list[str]:
                 "norms and cache writes. A lowering that fuses them, or a shorter cache, helps."
             )
     return sentences
+
+
+def _reading(share: str, memory: Bandwidth | None) -> str:
+    if memory is None:
+        return f"{share}."
+    reading = f"{memory.plain / 1e9:.1f} of {memory.stream / 1e9:.1f} GB/s in a pass of one token"
+    if memory.cached:
+        return (
+            f"{share}; the weights fit into the processor's cache ({reading}), so arithmetic and calls bound them, not "
+            "memory."
+        )
+    if memory.plain > 0.6 * memory.stream:
+        return (
+            f"{share} and are bound by reading weights: {reading}. "
+            "Fewer bytes (a smaller precision) or more tokens per pass help; more threads do not."
+        )
+    return f"{share} and read weights at {reading}: arithmetic or overheads bound them."
 
 
 def _other(report: Report) -> list[str]:

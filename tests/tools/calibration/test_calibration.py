@@ -16,7 +16,8 @@ from coolsd_trt.runtime.condition import class_prompts
 from coolsd_trt.runtime.drift import acceptance_probability, position_drift
 from coolsd_trt.runtime.schedules import cool_schedule
 from coolsd_trt.tools.bench.contenders import Workload
-from coolsd_trt.tools.calibration.check import above_budget, measure_setting
+from coolsd_trt.tools.bench.statistics import Estimate
+from coolsd_trt.tools.calibration.check import measure_setting, refutation
 from coolsd_trt.tools.calibration.costs import PassCosts
 from coolsd_trt.tools.calibration.prediction import predict
 from coolsd_trt.tools.calibration.search import best_within, candidates
@@ -48,25 +49,37 @@ def test_prediction_is_the_exact_expectation() -> None:
         assert prediction.drift == pytest.approx(drifts[0] + betas[0] * drifts[1], rel=1e-9)
 
 
-def test_omega_below_one_is_free_of_drift_and_interpolation_is_careful() -> None:
+def test_omega_below_one_is_free_of_drift() -> None:
     p, q = np.array([[0.5, 0.3, 0.2]] * 2), np.array([[0.2, 0.7, 0.1]] * 2)
     trace, _ = exact_trace(p, q)
-    between = predict(trace, np.array([1.37, 1.0])).drift
-    assert 0 < between <= acceptance_probability(p[0], q[0], 1.37) - acceptance_probability(p[0], q[0]) + 1e-12
     assert predict(trace, np.ones(2)).drift == 0
+    assert predict(trace, np.array([0.7, 0.4])).drift == 0
+
+
+@pytest.mark.parametrize("omega", [1.005, 1.015, 1.02, 1.095, 1.15, 1.37, 2.6])
+def test_between_the_grids_points_drift_is_hardly_underestimated(omega: float) -> None:
+    """Over laws as a pair has them, of a thousand tokens; it is concave, so never above the exact one."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.full(1000, 0.3), 40)
+    noise = rng.lognormal(0.0, 0.6, p.shape)
+    q = p * noise / (p * noise).sum(axis=1, keepdims=True)
+    beta = np.stack([np.minimum(q, w * p).sum(axis=1) for w in OMEGAS], axis=1)[:, None]
+    exact = np.mean([position_drift(*laws, omega) for laws in zip(p, q, strict=True)])
+    predicted = predict(Trace(np.ones((len(p), 1)), beta), np.array([omega])).drift
+    assert 0.99 * exact <= predicted <= exact * (1 + 1e-12)
 
 
 def test_the_search_keeps_the_budget_and_says_when_speculation_does_not_pay() -> None:
     rng = np.random.default_rng(0)
     p, q = rng.dirichlet(np.ones(5), 2), rng.dirichlet(np.ones(5), 2)
     trace, _ = exact_trace(p, q)
-    cheap = PassCosts(np.array([1.0, 1.05, 1.1]), np.full(3, 0.05), 0.05, 0.0)
+    cheap = PassCosts(np.array([1.0, 1.05, 1.1]), np.full(3, 0.05), 0.05, 0.0, 0.0)
     found = candidates(trace, cheap)
     speeds = [best_within(found, budget).speed_up for budget in (0.0, 0.02, 0.1, 0.5)]
     assert speeds == sorted(speeds)
     assert speeds[0] > 1
     assert best_within(found, 0.0).prediction.drift == 0
-    dear = PassCosts(np.array([1.0, 3.0, 9.0]), np.full(3, 1.0), 1.0, 0.0)
+    dear = PassCosts(np.array([1.0, 3.0, 9.0]), np.full(3, 1.0), 1.0, 0.0, 0.0)
     assert best_within(candidates(trace, dear), 0.5).config.rule == "ar"
 
 
@@ -106,7 +119,7 @@ def test_the_command_writes_the_default_and_keeps_the_bundle_intact(tiny_bundle:
         "--max-length",
         "2",
     ]
-    files = ["--json", str(tmp_path / "c.json"), "--plot", str(tmp_path / "c.png"), "--check-images", "2"]
+    files = ["--json", str(tmp_path / "c.json"), "--plot", str(tmp_path / "c.png"), "--check-images", "0"]
     done = subprocess.run([*command, *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
@@ -114,9 +127,7 @@ def test_the_command_writes_the_default_and_keeps_the_bundle_intact(tiny_bundle:
     assert "default is now" in done.stdout
     report = json.loads((tmp_path / "c.json").read_text())
     chosen = next(point for point in report["frontier"] if point["drift_budget"] == 0.05)
-    if chosen["settings"]["rule"] != "ar":
-        assert "measured" in done.stdout
-        assert report["measured"]["speed_up"]["low"] > 0
+    assert report["measured"] is None
     assert Bundle.open(copy).manifest.speculative.model_dump(mode="json") == chosen["settings"]
     with Pipeline.load(copy) as pipeline:
         assert pipeline.generate([0]).parameters[0]["rule"] == chosen["settings"]["rule"]
@@ -130,8 +141,11 @@ def test_the_chosen_setting_is_measured_beside_ar(tiny_bundle: Path) -> None:
     assert measured["accepted_length"].value == pytest.approx(alone.accepted_length)
     drift = measured["drift_per_token"]
     assert drift.value == pytest.approx(alone.drift_per_token)
-    assert above_budget(drift, drift.low * 0.9)
-    assert not above_budget(drift, drift.value)
+    fast = {**measured, "speed_up": Estimate(1.1, 0.9, 1.3)}
+    assert "above the budget" in (refutation(fast, drift.low * 0.9) or "")
+    assert refutation(fast, drift.value) is None
+    assert "below that of `ar`" in (refutation({**fast, "speed_up": Estimate(0.8, 0.7, 0.99)}, 1.0) or "")
+    assert refutation({**fast, "speed_up": Estimate(0.8)}, 1.0) is None
 
 
 def test_greedy_sampling_is_refused(tiny_bundle: Path) -> None:
@@ -142,8 +156,9 @@ def test_greedy_sampling_is_refused(tiny_bundle: Path) -> None:
 
 
 def test_a_chain_in_one_call_costs_what_that_call_does() -> None:
-    stepwise = PassCosts(np.array([1.0, 1.1, 1.2, 1.3]), np.array([0.1, 0.2, 0.3]), 0.1, 0.05)
+    stepwise = PassCosts(np.array([1.0, 1.1, 1.2, 1.3]), np.array([0.1, 0.2, 0.3]), 0.1, 0.05, 0.02)
+    assert stepwise.round(0, 1.0) == pytest.approx(1.0 + 0.02)  # the host has one position to judge
     assert stepwise.round(3, 2.0) == pytest.approx(1.3 + 0.2 + 2 * 0.1 + 0.05)
-    fused = PassCosts(stepwise.target, stepwise.draft_first, 0.1, 0.05, chains=np.array([0.1, 0.15]))
+    fused = PassCosts(stepwise.target, stepwise.draft_first, 0.1, 0.05, 0.02, chains=np.array([0.1, 0.15]))
     assert fused.round(2, 2.0) == pytest.approx(1.2 + 0.15 + 0.05)
     assert fused.round(3, 2.0) == stepwise.round(3, 2.0)  # longer than any it was built for

@@ -9,13 +9,15 @@ import pytest
 from coolsd_trt.engines.bundle import Bundle
 from coolsd_trt.engines.loader import LoadedEngines, load_engines
 from coolsd_trt.runtime import InputError, Pipeline, SamplingConfig, SpeculativeConfig
+from coolsd_trt.tools.calibration.prediction import predict
+from coolsd_trt.tools.calibration.trace import OMEGAS, Trace
 from coolsd_trt.tools.cli.draft_length import note_if_slow
-from coolsd_trt.tools.profiling.draft_length import Accepted, Machine, StoredCosts, expected_tokens, schedule
+from coolsd_trt.tools.profiling.draft_length import Accepted, Machine, StoredCosts, schedule
 from coolsd_trt.tools.profiling.measurement_cache import MeasurementCache
 
 LOSSLESS = SpeculativeConfig(rule="lossless", draft_length=3)
-CHEAP = StoredCosts(target=[10.0 + 0.1 * i for i in range(9)], draft=[0.1] * 9)
-DEAR = StoredCosts(target=[10.0 * (i + 1) for i in range(9)], draft=[5.0] * 9)
+CHEAP = StoredCosts(target=[10.0 + 0.1 * i for i in range(9)], draft=[0.1] * 9, plain_host=0.0)
+DEAR = StoredCosts(target=[10.0 * (i + 1) for i in range(9)], draft=[5.0] * 9, plain_host=0.0)
 
 
 class Known(MeasurementCache):
@@ -60,12 +62,32 @@ def test_a_run_that_does_not_pay_is_said_so(
 ) -> None:
     result = Pipeline(engines).generate([0], speculative=LOSSLESS)
     slow = machine(bundle, engines, Known(DEAR)).outcome(result, 3)
+    assert slow is not None
     assert (slow.pays, slow.c) == (False, 4.0)
     assert slow.cost == pytest.approx((40 + 5 + 2 * 5) / 10, rel=0.01)
-    assert machine(bundle, engines, Known(CHEAP)).outcome(result, 3).pays == (result.accepted_length > 1.06)
+    fast = machine(bundle, engines, Known(CHEAP)).outcome(result, 3)
+    assert fast is not None
+    assert fast.pays == (result.accepted_length > 1.06)
     note_if_slow(result, LOSSLESS, machine(bundle, engines, Known(DEAR)))
     assert "speculation does not pay here" in capsys.readouterr().err
     note_if_slow(result, SpeculativeConfig(rule="ar"), machine(bundle, engines, Known()))
+    assert capsys.readouterr().err == ""
+
+
+def test_plain_autoregression_is_charged_its_own_host_time(bundle: Bundle, engines: LoadedEngines) -> None:
+    accepted = Accepted(tokens=[1.5] * 8, host=8.0)
+    costs = CHEAP.model_copy(update={"plain_host": 2.0})
+    speeds = {f.draft_length: f.speed_up for f in machine(bundle, engines, Known(accepted, costs)).choose(LOSSLESS)}
+    assert speeds[1] == pytest.approx(1.5 * (10 + 2) / (10.1 + 0.1 + 8))
+
+
+def test_of_a_chain_that_was_not_measured_nothing_is_said(
+    bundle: Bundle, engines: LoadedEngines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = Pipeline(engines).generate([0], speculative=LOSSLESS)
+    longer = LOSSLESS.model_copy(update={"draft_length": 16})
+    assert machine(bundle, engines, Known(DEAR)).outcome(result, 16) is None
+    note_if_slow(result, longer, machine(bundle, engines, Known(DEAR)))
     assert capsys.readouterr().err == ""
 
 
@@ -107,12 +129,12 @@ def test_expected_tokens_agree_with_running_the_rule(bundle: Bundle, engines: Lo
 
 
 def test_the_papers_schedule_accepts_less_than_its_floored_one() -> None:
-    class Ratios:
-        ratio = np.random.default_rng(0).lognormal(0.0, 0.5, (500, 5))
-
+    ratio = np.random.default_rng(0).lognormal(0.0, 0.5, (500, 5))
+    # On tokens that the draft alone can emit, a relaxation is worth what the ratios say.
+    trace = Trace(ratio, np.minimum(1.0, ratio[:, :, None] * OMEGAS))
     paper, floored = (SpeculativeConfig(rule="cool", floor=floor) for floor in (None, 1.0))
     assert schedule(paper, 5)[-1] < 1 <= schedule(floored, 5)[-1]
-    tokens = [expected_tokens(Ratios(), schedule(config, 5)) for config in (paper, floored)]  # type: ignore[arg-type]
+    tokens = [predict(trace, schedule(config, 5)).tokens for config in (paper, floored)]
     assert 1 < tokens[0] < tokens[1] < 6
 
 

@@ -3,7 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from coolsd_trt.runtime import SamplingConfig
+from coolsd_trt.tools.cli import profile_tables
 from coolsd_trt.tools.profiling.comparison import compare_reports
+from coolsd_trt.tools.profiling.html import html_page
 from coolsd_trt.tools.profiling.report import (
     Acceptance,
     Bandwidth,
@@ -57,7 +60,7 @@ def report(rule: str = "lossless", beta: float = 0.8, round_ms: float = 15.0, **
             by_position=[beta] * 3,
             reached=[9, 8, 7],
         ),
-        costs=Costs(target=[10.0, 11.0, 12.0, 13.0, 14.0, 15.0], draft=[1.0] * 6, floor=[9.0] * 6),
+        costs=Costs(target=[10.0, 11.0, 12.0, 13.0, 14.0, 15.0], draft=[1.0] * 6, plain_host=0.0, floor=[9.0] * 6),
         bandwidth=Bandwidth(weight_bytes=200_000_000, stream=25e9, plain=20e9, run=15e9, cached=False),
         memory=Memory(weights={"target": 200_000_000}, caches={"target": 10_000_000}, base=0, peak=230_000_000),
     )
@@ -78,15 +81,34 @@ def test_the_forecast_is_the_expected_speed_at_each_length() -> None:
     assert [length.speed_up for length in lengths] == pytest.approx([15 / 12, 17.5 / 14, 18.75 / 16])
     assert any("--draft-length 1 should be 1.07x as fast as 3" in sentence for sentence in verdict(report(beta=0.5)))
     assert not any("--draft-length" in sentence for sentence in verdict(report(beta=0.95)))
+    # A round of 20 ms of which the host takes 4; plain autoregression's takes 2.
+    parts = [("target/engine", 0.65), ("draft/engine", 0.15), ("host/verify", 0.2)]
+    hosted = report(
+        beta=0.5,
+        parts=[Part(name=name, share=share, p50=1.0, p90=1.0, p99=1.0) for name, share in parts],
+        costs=report().costs.model_copy(update={"plain_host": 2.0, "chain": [0.5, 1.0, 1.5]}),
+    )
+    speeds = [length.speed_up for length in forecast(hosted)]
+    assert speeds == pytest.approx([1.5 * 12 / (11 + 1 + 4), 1.75 * 12 / (12 + 2 + 4), 1.875 * 12 / (13 + 3 + 4)])
 
 
 def test_what_bounds_the_target_is_named() -> None:
     assert any("bound by reading weights: 20.0 of 25.0 GB/s" in sentence for sentence in verdict(report()))
-    cached = report().bandwidth.model_copy(update={"cached": True})
+    read = report().bandwidth
+    assert read is not None
+    cached = read.model_copy(update={"cached": True})
     assert any("fit into the processor's cache" in s for s in verdict(report(bandwidth=cached)))
     assert any("A pass of 4 takes 1.44x its matrix products" in sentence for sentence in verdict(report()))
     bare = report().costs.model_copy(update={"floor": None})
     assert not any("matrix products" in sentence for sentence in verdict(report(costs=bare)))
+
+
+def test_off_the_cpu_the_hosts_memory_bounds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    sampling = SamplingConfig().model_dump()
+    elsewhere = report(bandwidth=None, setup=report().setup.model_copy(update={"sampling": sampling}))
+    assert "Target passes take 81% of a round." in verdict(elsewhere)
+    profile_tables.print_report(elsewhere)
+    assert "GB/s" not in capsys.readouterr().out + html_page(elsewhere)
 
 
 def test_a_comparison_has_ratios_with_intervals() -> None:
