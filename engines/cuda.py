@@ -137,6 +137,22 @@ class Cuda:
     def free_graph(self, graph: Any) -> None:
         self._call("free a graph", self._runtime.cudaGraphExecDestroy, graph)
 
+    def event(self) -> Any:
+        """A point on the stream, for `record`."""
+        return self._call("create an event", self._runtime.cudaEventCreate)
+
+    def record(self, event: Any) -> None:
+        """Queue an event: it happens once all that was queued before is done."""
+        self._call("record an event", self._runtime.cudaEventRecord, event, self._stream)
+
+    def elapsed(self, start: Any, end: Any) -> int:
+        """Nanoseconds between two events that have happened (`synchronize`), in steps of about 500."""
+        milliseconds = self._call("time a step", self._runtime.cudaEventElapsedTime, start, end)
+        return round(1e6 * milliseconds)
+
+    def free_event(self, event: Any) -> None:
+        self._call("free an event", self._runtime.cudaEventDestroy, event)
+
     def close(self) -> None:
         """Destroy the stream; calling it twice is fine."""
         if self._stream is not None:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import wraps
 from types import TracebackType
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,15 +24,29 @@ class Span(NamedTuple):
     images: int | None
 
 
+class Ranges(Protocol):
+    """Who else is told of every span while it is open, like the package `nvtx`."""
+
+    def push_range(self, message: str) -> Any: ...
+
+    def pop_range(self) -> Any: ...
+
+
 class SpanRecorder:
     """Spans in the order they ended: those inside another come before it."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranges: Ranges | None = None) -> None:
         self.spans: list[Span] = []
         self.depth = 0
+        self.ranges = ranges
 
     def span(self, name: str, images: int | None = None) -> AbstractContextManager[None]:
         return _Open(self, name, images)
+
+    def add(self, name: str, nanoseconds: int, since: int) -> None:
+        """A span that ends now and was timed by another clock than the host's. since: it began no earlier."""
+        end = time.perf_counter_ns()
+        self.spans.append(Span(name, max(since, end - nanoseconds), end, self.depth, None))
 
 
 class _Open:
@@ -44,12 +58,16 @@ class _Open:
 
     def __enter__(self) -> None:
         self._recorder.depth += 1
+        if self._recorder.ranges is not None:
+            self._recorder.ranges.push_range(self._name)
         self._start = time.perf_counter_ns()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         end = time.perf_counter_ns()
+        if self._recorder.ranges is not None:
+            self._recorder.ranges.pop_range()
         self._recorder.depth -= 1
         self._recorder.spans.append(Span(self._name, self._start, end, self._recorder.depth, self._images))
 
@@ -60,14 +78,19 @@ _SILENT = nullcontext()
 
 
 @contextmanager
-def recording() -> Iterator[SpanRecorder]:
-    """Record the spans of the block."""
-    recorder = SpanRecorder()
+def recording(ranges: Ranges | None = None) -> Iterator[SpanRecorder]:
+    """Record the spans of the block. Args: ranges: told of every span too."""
+    recorder = SpanRecorder(ranges)
     token = _recorder.set(recorder)
     try:
         yield recorder
     finally:
         _recorder.reset(token)
+
+
+def current_recorder() -> SpanRecorder | None:
+    """The one that records here, if any does."""
+    return _recorder.get()
 
 
 def span(name: str, images: int | None = None) -> AbstractContextManager[None]:

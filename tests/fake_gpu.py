@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +38,9 @@ class FakeCuda:
         self.pinned: dict[int, np.ndarray] = {}
         self.graphs: list[list[Callable[[], None]]] = []
         self.closed = 0
+        # Handle -> when it happened, None before.
+        self.events: dict[int, int | None] = {}
+        self._unfinished: set[int] = set()
         self._capacity = capacity
         self._recording: list[Callable[[], None]] | None = None
 
@@ -78,6 +82,7 @@ class FakeCuda:
 
     def synchronize(self) -> None:
         assert self._recording is None
+        self._unfinished.clear()
         self.log.append(("synchronize",))
 
     def capture(self, work: Callable[[], None]) -> Any:
@@ -100,6 +105,24 @@ class FakeCuda:
     def free_graph(self, graph: list[Callable[[], None]]) -> None:
         index = next(i for i, known in enumerate(self.graphs) if known is graph)
         del self.graphs[index]
+
+    def event(self) -> int:
+        handle = max(self.events, default=0) + 1
+        self.events[handle] = None
+        return handle
+
+    def record(self, event: int) -> None:
+        assert self._recording is None, "an event within a graph happens when that is launched"
+        self.events[event] = time.perf_counter_ns()
+        self._unfinished.add(event)
+        self.log.append(("record", event))
+
+    def elapsed(self, start: int, end: int) -> int:
+        assert not {start, end} & self._unfinished, "not ready: nobody waited for these events"
+        return self.events[end] - self.events[start]
+
+    def free_event(self, event: int) -> None:
+        del self.events[event]
 
     def close(self) -> None:
         self.closed += 1

@@ -24,7 +24,18 @@ ALLOWED = {
     "tools": {"tools", "export", "engines", "runtime"},
 }
 LAZY_EXCEPTION = ("runtime/pipeline.py", "engines")
-HEAVY = {"torch", "onnx", "onnxruntime", "tensorrt", "tensorrt_rtx", "cuda", "polygraphy", "safetensors", "matplotlib"}
+HEAVY = {
+    "torch",
+    "onnx",
+    "onnxruntime",
+    "tensorrt",
+    "tensorrt_rtx",
+    "cuda",
+    "nvtx",
+    "polygraphy",
+    "safetensors",
+    "matplotlib",
+}
 MODULES = sorted(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py"))
 
 

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.spans import span
 from ..cuda import Cuda
 from ..manifest import GraphSpec
+from .clock import GpuClock
 from .plan import Plan
 from .profiles import resolve
 from .staging import Staging
@@ -18,7 +20,7 @@ class _TrtGraph:
     """Buffers are made once: every run has batch 1."""
 
     def __init__(self, cuda: Cuda, plan: Plan, spec: GraphSpec) -> None:
-        self._cuda, self._plan = cuda, plan
+        self._cuda, self._plan, self._clock = cuda, plan, GpuClock(cuda)
         self._inputs = {tensor.name: resolve(tensor, {"batch": 1}) for tensor in spec.inputs}
         self._outputs = {tensor.name: resolve(tensor, {"batch": 1}) for tensor in spec.outputs}
         self._staged = {
@@ -30,17 +32,24 @@ class _TrtGraph:
         shapes = {**self._inputs, **self._outputs}
         moved = [name for name, staged in self._staged.items() if staged.reserve(shapes[name])]
         self._plan.bind({name: self._staged[name].address for name in moved})
-        for name, values in inputs.items():
-            self._staged[name].view(self._inputs[name])[...] = values
-            self._staged[name].upload(self._inputs[name])
-        self._plan.enqueue(0, self._inputs)
-        for name, shape in self._outputs.items():
-            self._staged[name].download(shape)
-        self._cuda.synchronize()
+        with span("copies"):
+            for name, values in inputs.items():
+                self._staged[name].view(self._inputs[name])[...] = values
+        with span("engine"):
+            self._clock.start()
+            for name in inputs:
+                self._staged[name].upload(self._inputs[name])
+            self._plan.enqueue(0, self._inputs)
+            for name, shape in self._outputs.items():
+                self._staged[name].download(shape)
+            self._clock.stop()
+            self._cuda.synchronize()
+            self._clock.read()
         return {name: self._staged[name].view(shape) for name, shape in self._outputs.items()}
 
     def close(self) -> None:
         """Calling it twice is fine."""
+        self._clock.close()
         for staging in self._staged.values():
             staging.close()
         self._plan.close()

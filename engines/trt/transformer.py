@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from ...runtime.errors import BackendError
 from ...runtime.protocols import StepOutput
+from ...runtime.spans import span
 from ..cuda import Cuda
 from ..device_cache import compact_caches
 from ..manifest import Tensor, TransformerSpec
+from .clock import GpuClock
 from .plan import Plan
 from .profiles import BRANCHES, resolve
 from .staging import Staging
@@ -40,6 +42,7 @@ class TrtTransformer:
         self._staged = {
             name: Staging(cuda, name, tensor.dtype) for name, tensor in {**self._inputs, **self._outputs}.items()
         }
+        self._clock = GpuClock(cuda)
         self._rows = 0
         self._block = 0
         # Where the entries are, and where the next step writes them.
@@ -97,12 +100,15 @@ class TrtTransformer:
             "features": features,
         }
         self._reserve(rows, length)
-        for name, tensor in self._inputs.items():
-            values = given[name]
-            self._staged[name].view(self._shape(tensor, rows, length))[...] = 0 if values is None else values
-        self._run(rows, length)
-        self._caches, self._next = self._next, self._caches
-        self._cuda.synchronize()
+        with span("copies"):
+            for name, tensor in self._inputs.items():
+                values = given[name]
+                self._staged[name].view(self._shape(tensor, rows, length))[...] = 0 if values is None else values
+        with span("engine"):
+            self._run(rows, length)
+            self._caches, self._next = self._next, self._caches
+            self._cuda.synchronize()
+            self._clock.read()
         logits, hidden = (self._staged[name].view(self._shape(self._outputs[name], rows, length)) for name in OUTPUTS)
         return StepOutput(logits, hidden)
 
@@ -118,7 +124,8 @@ class TrtTransformer:
         compact_caches(self._cuda, self._caches.values(), shape, itemsize, row, sources, destination)
 
     def close(self) -> None:
-        """Free graphs, caches, staging and the plan; calling it twice is fine."""
+        """Free graphs, caches, staging, events and the plan; calling it twice is fine."""
+        self._clock.close()
         self._free_graphs()
         self._free_caches()
         for staging in self._staged.values():
@@ -139,11 +146,13 @@ class TrtTransformer:
         shape = (rows, length, *self._caches.values())
         if shape not in self._graphs and shape in self._seen and self._records:
             self._record(shape, rows, length)
+        self._clock.start()
         if shape in self._graphs:
             self._cuda.launch(self._graphs[shape])
         else:
             self._enqueue(rows, length)
             self._seen.add(shape)
+        self._clock.stop()
 
     def _record(self, shape: tuple[int, ...], rows: int, length: int) -> None:
         """Steps run without a graph, slower, where none can be recorded."""

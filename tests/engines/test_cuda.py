@@ -42,6 +42,8 @@ class FakeRuntime:
             "cudaMemGetInfo": (10**9, 8 * 10**9),
             "cudaStreamEndCapture": ("graph",),
             "cudaGraphInstantiate": ("executable",),
+            "cudaEventCreate": ("event",),
+            "cudaEventElapsedTime": (0.25,),
             "cudaGetErrorString": (b"in CUDA's words",),
         }
 
@@ -126,6 +128,19 @@ def test_a_capture_that_fails_leaves_the_stream_usable(runtime: FakeRuntime) -> 
     assert "cudaStreamEndCapture" in runtime.names()
 
 
+def test_events_happen_on_the_one_stream_and_are_apart_in_nanoseconds(runtime: FakeRuntime) -> None:
+    device = cuda.Cuda()
+    event = device.event()
+    device.record(event)
+    assert device.elapsed(event, event) == 250_000
+    device.free_event(event)
+    assert runtime.calls[-3:] == [
+        ("cudaEventRecord", "event", 5),
+        ("cudaEventElapsedTime", "event", "event"),
+        ("cudaEventDestroy", "event"),
+    ]
+
+
 def test_out_of_memory_says_how_much_was_asked_and_what_to_lower(runtime: FakeRuntime) -> None:
     runtime.errors["cudaMalloc"] = Error.cudaErrorMemoryAllocation
     with pytest.raises(BackendError, match=r"the KV cache needs 3\.50 GB, 1\.00 of 8\.00 GB are free\. Lower --batch"):
@@ -146,6 +161,12 @@ def test_the_real_bindings_have_every_name() -> None:
     for name in ("cudaSetDevice", "cudaMemsetAsync", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaStreamDestroy"):
         assert callable(getattr(runtime, name))
     assert callable(runtime.cudaMemcpy2DAsync)
-    for name in ("cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphLaunch"):
+    for name in (
+        "cudaEventRecord",
+        "cudaEventDestroy",
+        "cudaStreamBeginCapture",
+        "cudaStreamEndCapture",
+        "cudaGraphLaunch",
+    ):
         assert callable(getattr(runtime, name))
     assert {error.name for error in Error} <= set(runtime.cudaError_t.__members__)

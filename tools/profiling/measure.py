@@ -29,8 +29,9 @@ from ..calibration.costs import PassCosts, measure_costs
 from .bandwidth import stream_bandwidth
 from .gemm_floor import GemmFloor
 from .memory import bytes_read, cache_bytes, resident, weight_bytes
+from .nvtx_ranges import nvtx_ranges
 from .report import Acceptance, Bandwidth, Costs, Memory, Part, Report, Setup, Speed
-from .rounds import Round, part_matrix, rounds
+from .rounds import GPU, Round, part_matrix, rounds
 from .verdict import verdict
 
 PLAIN_ROUNDS = 48
@@ -92,7 +93,7 @@ def profile(subject: Subject, stage: Callable[[str], None] = lambda name: None) 
     _first_rounds(subject, subject.speculative, 3)
     warm_up = time.perf_counter() - start
     stage("run")
-    with recording() as recorder:
+    with recording(nvtx_ranges(subject.engines.backend)) as recorder:
         result = subject.generate(subject.speculative)
     peak = resident()[1]
     found = rounds(recorder.spans)
@@ -150,7 +151,9 @@ def _bandwidth(subject: Subject, costs: PassCosts, found: Sequence[Round]) -> Ba
     target, condition = subject.bundle.manifest.target, subject.engines.info.condition
     classes = condition.null_class + 1 if isinstance(condition, ClassCondition) else 0
     size = bytes_read(target, target.vocab_size + classes)
-    in_engine = [round_.parts.get("target/engine", round_.nanoseconds) for round_ in found]
+    in_engine = [
+        sum(round_.parts.get(f"target/{work}", 0) for work in ("engine", GPU)) or round_.nanoseconds for round_ in found
+    ]
     cache = last_level_cache()
     return Bandwidth(
         weight_bytes=size,

@@ -51,7 +51,9 @@ class Speed(_Section):
 
 
 class Part(_Section):
-    """Milliseconds a round spends in one part, see `rounds.Round`. share: of all rounds' time."""
+    """Milliseconds a round spends in one part, see `rounds.Round`. share: of all rounds' time. Where a GPU was timed,
+    `gpu` is its own time, copies to and from it included, and `engine` what the host spent beside that on launching
+    and waiting."""
 
     name: str
     share: float

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from ...runtime.spans import Span
 
 PREFILL, ROUND = "prefill", "round"
+# Of what an engine waits for, the part the GPU worked: see `engines.trt.clock`.
+GPU = "gpu"
 OUTSIDE = "between phases"
 
 

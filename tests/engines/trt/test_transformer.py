@@ -13,6 +13,7 @@ from coolsd_trt.engines.trt.profiles import profiles_of
 from coolsd_trt.engines.trt.transformer import TrtTransformer
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import BackendError, BundleError
+from coolsd_trt.runtime.spans import recording
 from coolsd_trt.runtime.stepping import chain_step
 from fake_gpu import FakeContext, FakeCuda, FakeTrt
 
@@ -113,10 +114,27 @@ def test_the_second_step_of_a_shape_records_a_graph_and_later_ones_launch_it(rig
     for expected in (["capture", "launch"], ["launch"], ["launch"]):
         del rig.cuda.log[:]
         rig.step(2, 6)
-        assert rig.cuda.names() == [*expected, "synchronize"]
+        assert rig.cuda.names() == [*expected, "synchronize"], "nothing else where no one profiles"
     rig.step(2, 1)
     rig.step(2, 1)
     assert len(rig.cuda.graphs) == 2
+
+
+def test_a_recorded_step_is_timed_on_the_gpu_and_waits_no_more_often(rig: Rig) -> None:
+    for expected in (["upload"] * 4 + ["run"] + ["download"] * 2, ["launch"], ["launch"]):
+        rig.engine._reserve(2, 6)
+        del rig.cuda.log[:]
+        with recording() as recorder:
+            rig.step(2, 6)
+        calls = [name for name in rig.cuda.names() if name not in ("malloc", "capture")]
+        assert calls == ["record", *expected, "record", "synchronize"]
+        copies, gpu, engine = recorder.spans
+        assert [span.name for span in recorder.spans] == ["copies", "gpu", "engine"]
+        assert engine.start <= gpu.start < gpu.end <= engine.end
+        assert gpu.end - gpu.start == rig.cuda.elapsed(1, 2)
+        assert (copies.depth, gpu.depth, engine.depth) == (0, 1, 0)
+    rig.engine.close()
+    assert rig.cuda.events == {}
 
 
 def test_graphs_are_recorded_again_when_memory_moves(rig: Rig) -> None:
