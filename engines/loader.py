@@ -49,9 +49,10 @@ class LoadedEngines:
                 return stack.enter_context(closing(part))
 
             stack.callback(opener.close)
-            self.target: CachedTransformer = kept(opener.transformer("target", m.target))
+            # The draft first: what opening it takes for a while is free again before the target needs most.
             if m.draft is not None:
                 self.draft = kept(opener.transformer("draft", m.draft))
+            self.target: CachedTransformer = kept(opener.transformer("target", m.target))
             self.image_decoder: ImageDecoder = kept(opener.image_decoder(m.image_decoder))
             if m.image_encoder is not None:
                 self.image_encoder = kept(opener.image_encoder(m.image_encoder))

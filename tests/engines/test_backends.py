@@ -76,8 +76,8 @@ def test_what_was_opened_is_freed_when_a_later_part_has_no_room(
     tiny_bundle: Path, tmp_path: Path, trt: FakeTrt, cuda: FakeCuda
 ) -> None:
     bundle = add_fake_plans(tiny_bundle, tmp_path / "b")
-    cuda._capacity = 2500  # the target's activations, and not the draft's
-    with pytest.raises(BackendError, match="out of GPU memory: the activations of draft needs"):
+    cuda._capacity = 2500  # the activations of one, and not of the other
+    with pytest.raises(BackendError, match="out of GPU memory: the activations of target needs"):
         Pipeline.load(bundle, "trt-rtx")
     assert (cuda.device, cuda.closed) == ({}, 1)
 
@@ -87,10 +87,10 @@ def test_a_plan_larger_than_the_free_memory_is_said_to_be(
 ) -> None:
     bundle = add_fake_plans(tiny_bundle, tmp_path / "b")
     trt.full = True
-    with pytest.raises(BackendError, match=r"target\.plan: TensorRT 1\.7\.1 can't load it"):
+    with pytest.raises(BackendError, match=r"draft\.plan: TensorRT 1\.7\.1 can't load it"):
         Pipeline.load(bundle, "trt-rtx")
     cuda._capacity = 10
-    with pytest.raises(BackendError, match=r"out of GPU memory: the plan target\.plan needs .*Lower --batch-size"):
+    with pytest.raises(BackendError, match=r"out of GPU memory: the plan draft\.plan needs .*Lower --batch-size"):
         Pipeline.load(bundle, "trt-rtx")
 
 
@@ -325,7 +325,7 @@ def test_the_tensorrt_provider_keeps_caches_on_the_device_and_its_engines_in_the
 
     (folder,) = (bundle / "engines").iterdir()
     assert folder.name.startswith("ort-trt-")
-    (_, target, session), (_, draft, _), (name, decoder, _) = onnxruntime_gpu
+    (_, draft, _), (_, target, session), (name, decoder, _) = onnxruntime_gpu
     assert [provider for provider, _ in target] == ["TensorrtExecutionProvider", "CUDAExecutionProvider"]
     asked = target[0][1]
     assert (asked["trt_engine_cache_path"], asked["trt_engine_cache_prefix"]) == (str(folder), "target")
