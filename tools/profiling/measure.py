@@ -31,7 +31,7 @@ from .gemm_floor import GemmFloor
 from .memory import bytes_read, cache_bytes, resident, weight_bytes
 from .nvtx_ranges import nvtx_ranges
 from .report import Acceptance, Bandwidth, Costs, Memory, Part, Report, Setup, Speed
-from .rounds import GPU, Round, part_matrix, rounds
+from .rounds import Round, part_matrix, rounds
 from .verdict import verdict
 
 PLAIN_ROUNDS = 48
@@ -151,9 +151,7 @@ def _bandwidth(subject: Subject, costs: PassCosts, found: Sequence[Round]) -> Ba
     target, condition = subject.bundle.manifest.target, subject.engines.info.condition
     classes = condition.null_class + 1 if isinstance(condition, ClassCondition) else 0
     size = bytes_read(target, target.vocab_size + classes)
-    in_engine = [
-        sum(round_.parts.get(f"target/{work}", 0) for work in ("engine", GPU)) or round_.nanoseconds for round_ in found
-    ]
+    in_engine = [round_.parts.get("target/engine", 0) or round_.nanoseconds for round_ in found]
     cache = last_level_cache()
     return Bandwidth(
         weight_bytes=size,

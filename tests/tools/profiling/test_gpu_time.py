@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from coolsd_trt.engines import backends
 from coolsd_trt.engines.bundle import Bundle
@@ -59,8 +58,7 @@ def test_the_gpu_has_rows_and_a_track_of_its_own(subject: Subject, nvtx: list[st
     assert {"target/gpu", "target/engine", "target/copies", "draft/gpu"} <= {part.name for part in report.parts}
     assert sum(part.share for part in report.parts) == pytest.approx(1)
     assert min(min(values) for values in report.part_ms.values()) >= 0
-    waited = np.median(np.add(report.part_ms["target/engine"], report.part_ms["target/gpu"]))
-    assert report.bandwidth.run == pytest.approx(report.bandwidth.weight_bytes / waited * 1000, rel=0.01)
+    assert report.bandwidth is None, "the host's memory says nothing of a GPU"
     events = trace_events(spans, "title")["traceEvents"]
     tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert tracks == {1: "rounds", 2: "GPU"}
