@@ -34,7 +34,10 @@ from .report import Acceptance, Bandwidth, Costs, Memory, Part, Report, Setup, S
 from .rounds import Round, part_matrix, rounds
 from .verdict import verdict
 
-PLAIN_ROUNDS = 48
+WARM_UP_ROUNDS = 3
+# Of plain autoregression: a whole picture, since later passes see more and cost more, or what the seconds hold, but so
+# many rounds at least.
+PLAIN_ROUNDS, PLAIN_SECONDS = 48, 15.0
 # Passes are timed up to this many tokens beyond the pending and the drafted ones.
 MORE_TOKENS = 2
 
@@ -90,7 +93,7 @@ def profile(subject: Subject, stage: Callable[[str], None] = lambda name: None) 
     """
     stage("warm-up")
     start = time.perf_counter()
-    _first_rounds(subject, subject.speculative, 3)
+    _first_rounds(subject, subject.speculative, WARM_UP_ROUNDS, seconds=0)
     warm_up = time.perf_counter() - start
     stage("run")
     with recording(nvtx_ranges(subject.engines.backend)) as recorder:
@@ -98,7 +101,9 @@ def profile(subject: Subject, stage: Callable[[str], None] = lambda name: None) 
     peak = resident()[1]
     found = rounds(recorder.spans)
     stage("plain autoregression")
-    plain = _first_rounds(subject, SpeculativeConfig(rule="ar"), PLAIN_ROUNDS) if subject.drafts else found
+    plain = found
+    if subject.drafts:
+        plain = _first_rounds(subject, SpeculativeConfig(rule="ar"), PLAIN_ROUNDS, PLAIN_SECONDS)
     stage("pass costs")
     costs = _costs(subject)
     stage("memory bandwidth")
@@ -117,14 +122,15 @@ def profile(subject: Subject, stage: Callable[[str], None] = lambda name: None) 
     return report.model_copy(update={"verdict": verdict(report)}), recorder.spans
 
 
-def _first_rounds(subject: Subject, speculative: SpeculativeConfig, count: int) -> list[Round]:
-    """The first rounds of a run that is stopped after them, without its first one, which binds buffers."""
+def _first_rounds(subject: Subject, speculative: SpeculativeConfig, least: int, seconds: float) -> list[Round]:
+    """Rounds until a picture is done or the time is up, `least` of them at least; without the first, which binds
+    buffers."""
     enough, seen = Event(), 0
 
     def watch(snapshot: Progress) -> None:
         nonlocal seen
         seen += 1
-        if seen > count:
+        if seen > least and (snapshot.images_done or snapshot.seconds > seconds):
             enough.set()
 
     with recording() as recorder, suppress(Cancelled):
