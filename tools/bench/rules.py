@@ -1,4 +1,4 @@
-"""Rules side by side on one bundle: accepted length, drift, wall clock against `ar`, same seeds, interleaved."""
+"""Rules side by side on one bundle: accepted length, drift, token time against `ar`, same seeds, interleaved."""
 
 from __future__ import annotations
 
