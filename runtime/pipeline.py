@@ -116,22 +116,15 @@ class Pipeline:
         """
         start = time.perf_counter()
         sampling = self._sampling(cfg_scale, cfg_interval, temperature, top_k, top_p, top_p_first)
-        speculative = self.info.speculative if speculative is None else speculative
-        if not isinstance(speculative, SpeculativeConfig):
-            raise InputError(f"speculative = {speculative!r}: it must be a SpeculativeConfig.")
+        speculative = self._speculative(speculative)
         images_per_prompt = integer("images_per_prompt", images_per_prompt, 1)
-        batch_size = integer("batch_size", batch_size, 1)
-        seed, first_index = integer("seed", seed, 0), integer("first_index", first_index, 0)
-        class_ids = integers("class_ids", class_ids)
-        rules = self._acceptances(speculative, sampling)
-        drafter = self._drafter(speculative, sampling)
+        batch_size, seed = integer("batch_size", batch_size, 1), integer("seed", seed, 0)
+        first_index, class_ids = integer("first_index", first_index, 0), integers("class_ids", class_ids)
+        rules, drafter = self._acceptances(speculative, sampling), self._drafter(speculative, sampling)
+        decoder = SpeculativeDecoder(self._engines.target, drafter, sampling, rules)
         with self._exclusive():
             prompts = self._prompts(class_ids, captions, caption_features, caption_mask)
-            sequences = [
-                ImageSequence(prompt, self.info.n_tokens, image_generator(seed, first_index + i), drafter.depth)
-                for i, prompt in enumerate(prompt for prompt in prompts for _ in range(images_per_prompt))
-            ]
-            decoder = SpeculativeDecoder(self._engines.target, drafter, sampling, rules)
+            sequences = self._sequences(prompts, images_per_prompt, seed, first_index, drafter.depth)
             report = _Reporter(sequences, progress, cancel, start)
             for first in range(0, len(sequences), batch_size):
                 self._decode_tokens(decoder, sequences[first : first + batch_size], report)
@@ -262,6 +255,22 @@ class Pipeline:
         return SamplingConfig(
             **{**self.info.sampling.model_dump(), **{name: value for name, value in named if value is not None}}
         )
+
+    def _speculative(self, chosen: SpeculativeConfig | None) -> SpeculativeConfig:
+        """What was chosen, or the bundle's default."""
+        if not isinstance(chosen, SpeculativeConfig | None):
+            raise InputError(f"speculative = {chosen!r}: it must be a SpeculativeConfig.")
+        return chosen or self.info.speculative
+
+    def _sequences(
+        self, prompts: list[Prompt], images_per_prompt: int, seed: int, first_index: int, depth: int
+    ) -> list[ImageSequence]:
+        """`images_per_prompt` images of each prompt, each with its own generator. depth: L."""
+        repeated = [prompt for prompt in prompts for _ in range(images_per_prompt)]
+        return [
+            ImageSequence(prompt, self.info.n_tokens, image_generator(seed, first_index + i), depth)
+            for i, prompt in enumerate(repeated)
+        ]
 
     def _acceptances(self, speculative: SpeculativeConfig, sampling: SamplingConfig) -> list[Acceptance]:
         rules = get_rule(speculative.rule).acceptances(speculative, self._engines.neighbors)

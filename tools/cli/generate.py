@@ -77,8 +77,7 @@ def generate(
         nullcontext() if file else writable_folder(out, "--out"),
     ):
         prompts, count = _prompts(pipeline, classes or [], captions or [], caption_features)
-        if is_file(out) and not grid and count * images > 1:
-            raise InputError(f"--out {out}: one file for {count * images} pictures. Add --grid, or give a folder.")
+        _require_room(out, grid, count * images)
         machine = this_machine(bundle, engines, ctx.params, min(batch_size, count * images), threads)
         config = speculative_config(pipeline.info.speculative, ctx.params, machine)
         result = _run(
@@ -91,12 +90,23 @@ def generate(
             speculative=config,
             **options.sampling_options(ctx.params),
         )
-        written = save_pictures(result, out, grid, _columns(images, count))
-        if report is not None:
-            write_report(result, report)
+        written = _save(result, out, grid, _columns(images, count), report)
         note_if_slow(result, config, machine)
     if report != STDOUT:
         print_summary(result, written, f"{engines.backend}: {engines.backend_reason}")
+
+
+def _save(result: GenerationResult, out: Path, grid: bool, columns: int | None, report: Path | None) -> list[Path]:
+    """The pictures' paths."""
+    written = save_pictures(result, out, grid, columns)
+    if report is not None:
+        write_report(result, report)
+    return written
+
+
+def _require_room(out: Path, grid: bool, pictures: int) -> None:
+    if is_file(out) and not grid and pictures > 1:
+        raise InputError(f"--out {out}: one file for {pictures} pictures. Add --grid, or give a folder.")
 
 
 def _prompts(
