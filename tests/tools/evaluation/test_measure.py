@@ -96,6 +96,8 @@ def test_captions_are_painted_in_turn() -> None:
     workload = Workload(5, 2, seed=3, sampling={"cfg_scale": 2.0}, captions=("a cat", "a dog", "a hat"))
     for first in workload.turns:
         list(workload.turn(pipeline, contenders([])[:1], first))
+    # Before each comes a round that nobody counts, which opens what the setting needs.
+    assert ["cancel" in call for call in calls] == [True, False] * 3
     timed = [call for call in calls if "cancel" not in call]
     assert [call["captions"] for call in timed] == [["a cat", "a dog"], ["a hat", "a cat"], ["a dog"]]
     assert [call["first_index"] for call in timed] == [0, 2, 4]
