@@ -45,21 +45,22 @@ def writable_folder(folder: Path, option: str) -> Iterator[None]:
     """
     created: list[Path] = []
     try:
-        real = Path(os.path.realpath(folder))
-        for place in (real, *real.parents):
-            if is_bundle(place):
-                raise InputError(
-                    f"{option} {folder}: {place} is a bundle, and holds nothing else. Choose another folder."
-                )
-        created = [path for path in (folder, *folder.parents) if not path.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        sweep(folder)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        _remove_empty(created)
-        raise InputError(f"{option} {folder}: can't be written ({error.strerror}). Choose a writable folder.") from None
-    try:
+        try:
+            real = Path(os.path.realpath(folder))
+            for place in (real, *real.parents):
+                if is_bundle(place):
+                    raise InputError(
+                        f"{option} {folder}: {place} is a bundle, and holds nothing else. Choose another folder."
+                    )
+            created = [path for path in (folder, *folder.parents) if not path.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
+            sweep(folder)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise InputError(
+                f"{option} {folder}: can't be written ({error.strerror}). Choose a writable folder."
+            ) from None
         yield
     except BaseException:
         _remove_empty(created)

@@ -27,6 +27,17 @@ def test_files_are_not_made_but_their_folders_are_and_vanish_when_the_work_fails
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("step", ["sweep", "tempfile.TemporaryFile"])
+def test_ctrl_c_during_the_checks_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"coolsd_trt.tools.cli.output.{step}", interrupted)
+    with pytest.raises(KeyboardInterrupt), writable_folder(tmp_path / "new" / "p", "--out"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("other", ["a.png", "./sub/../a.png", "link.png"])
 def test_one_file_for_two_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str) -> None:
     monkeypatch.chdir(tmp_path)
