@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
+
+# NumPy would import this when it is first used, and its Cython code swallows a Ctrl-C that comes meanwhile.
+import numpy.random
 from numpy.typing import NDArray
 
 from .spans import spanned
@@ -31,6 +34,6 @@ def sample_token(p: NDArray[np.floating[Any]], u: float) -> int:
     return token
 
 
-def image_generator(seed: int, image_index: int) -> np.random.Generator:
+def image_generator(seed: int, image_index: int) -> numpy.random.Generator:
     """One image's generator. It depends on (seed, image_index) alone, so an image is the same in any batch."""
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy=seed, spawn_key=(image_index,))))
+    return numpy.random.Generator(numpy.random.PCG64(numpy.random.SeedSequence(entropy=seed, spawn_key=(image_index,))))

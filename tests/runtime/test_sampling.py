@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from coolsd_trt.runtime.sampling import image_generator, sample_token
@@ -36,3 +39,8 @@ def test_frequencies_follow_p() -> None:
     p, rng = np.array([0.1, 0.2, 0.3, 0.4]), np.random.default_rng(0)
     counts = np.bincount([sample_token(p, rng.random()) for _ in range(40_000)], minlength=4)
     assert counts / counts.sum() == pytest.approx(p, abs=0.015)
+
+
+def test_no_compiled_module_is_left_to_be_loaded_amid_the_work() -> None:
+    code = "import sys, coolsd_trt.runtime; before = 'numpy.random' in sys.modules; sys.exit(not before)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
