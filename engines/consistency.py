@@ -61,6 +61,8 @@ def _transformers(m: Manifest) -> Iterator[str]:
     if m.target.positions < needed:
         yield f"target has {m.target.positions} positions, {needed} are needed for the image and its drafts"
     if m.draft is None:
+        if m.draft_sampler is not None:
+            yield "draft_sampler is there, and there is no draft"
         return
     yield from _steps("draft", m.draft, takes_features=True)
     # The draft's positions are shifted by one.

@@ -64,7 +64,7 @@ class GraphSpec(_Part):
     precision: PrecisionName = "fp32"
     quantisation: QuantisationName = "none"
     block_size: int | None = None
-    parameters: int = Field(ge=1)
+    parameters: int = Field(ge=0)
     inputs: tuple[Tensor, ...] = Field(min_length=1)
     outputs: tuple[Tensor, ...] = Field(min_length=1)
 
@@ -182,6 +182,7 @@ class Manifest(_Part):
     max_draft_length: int = Field(ge=0, le=MAX_DRAFT)
     target: TransformerSpec
     draft: TransformerSpec | None = None
+    draft_sampler: GraphSpec | None = Field(default=None, description="between the steps of a chain, for TensorRT")
     image_decoder: ImageDecoderSpec
     image_encoder: GraphSpec | None = None
     caption_projection: GraphSpec | None = Field(default=None, description="only when the condition is a caption")
@@ -204,6 +205,7 @@ class Manifest(_Part):
         parts = {
             "target": self.target,
             "draft": self.draft,
+            "draft sampler": self.draft_sampler,
             "image decoder": self.image_decoder,
             "image encoder": self.image_encoder,
             "caption projection": self.caption_projection,

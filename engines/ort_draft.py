@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..runtime.config import SamplingConfig
 from ..runtime.errors import BackendError
 from ..runtime.protocols import ChainInput, ChainOutput
 from ..runtime.spans import span
@@ -45,6 +46,10 @@ class OrtDraft(OrtTransformer):
     @property
     def longest_chain(self) -> int:
         return len(self._chains)
+
+    def samples(self, sampling: SamplingConfig) -> bool:
+        """Not with top-p, which would need a sort of the vocabulary for every token."""
+        return sampling.top_p == 1
 
     def chain(self, chain: ChainInput) -> ChainOutput:
         length, images = chain.uniforms.shape

@@ -28,8 +28,10 @@ from ..runtime.rules import get_rule
 from .cache_key import build_key, up_to_date
 from .checkpoint import Checkpoint, listed
 from .eagle import EagleDraft
+from .graph.attention import LOWERINGS
 from .graph.caption_projection import write_caption_projection
 from .graph.draft import write_draft
+from .graph.draft_sampler import write_draft_sampler
 from .graph.image_decoder import write_image_decoder
 from .graph.image_encoder import write_image_encoder
 from .graph.precision import Precision
@@ -226,6 +228,8 @@ def _write_parts(
         report("draft")
         head = target.head()
         parts["draft"] = write_draft(folder / "draft.onnx", models.draft, head, max_draft, lowering, precision)
+        path, opset = folder / "draft_sampler.onnx", LOWERINGS[lowering].opset
+        parts["draft_sampler"] = write_draft_sampler(path, models.draft.shape, opset)
     report("image decoder")
     parts["image_decoder"] = write_image_decoder(folder / "image_decoder.onnx", models.tokenizer, target.shape.grid)
     if request.image_encoder:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,22 +146,23 @@ class FusedDrafter:
                 self._offer(proposal, depth, int(out.tokens[depth, i]), out.q[depth, i])
         return proposals
 
-    def _offer(self, proposal: Proposal, node: int, token: int, q: NDArray[np.float64]) -> None:
+    def _offer(self, proposal: Proposal, node: int, token: int, q: NDArray[np.floating[Any]]) -> None:
         if not q[token] > 0:
             raise BackendError(NOT_FINITE)
         if self.sampling.greedy:
             proposal.offer(node, [token], None)
         else:
-            # The engine's next chain overwrites q.
-            law = Law.of_dense(q) if self.sampling.top_k else Law(np.arange(len(q)), q.copy(), len(q))
-            proposal.offer(node, [token], law)
+            tokens = np.flatnonzero(q) if self.sampling.top_k else np.arange(len(q))
+            mass = q[tokens].astype(np.float64)
+            if q.dtype != np.float64:
+                mass /= mass.sum()
+            proposal.offer(node, [token], Law(tokens, mass, len(q)))
 
 
 def static_drafter(draft: CachedTransformer, tree: Tree, sampling: SamplingConfig) -> Drafter:
-    """The drafter of a tree: fused where it is a chain that the engine can run whole. Top-p, which would need a sort of
-    the vocabulary for every token of a fused chain, is drafted stepwise."""
+    """The drafter of a tree: fused where it is a chain that the engine can run whole."""
     is_chain = tree == Tree.chain(tree.depth)
-    if is_chain and sampling.top_p == 1 and isinstance(draft, ChainDraft) and tree.depth <= draft.longest_chain:
+    if is_chain and isinstance(draft, ChainDraft) and tree.depth <= draft.longest_chain and draft.samples(sampling):
         return FusedDrafter(draft, tree.depth, sampling)
     return StaticDrafter(draft, tree, sampling)
 

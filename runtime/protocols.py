@@ -91,7 +91,7 @@ class ChainInput:
 
     First comes the catch-up: input_ids [R, M] and features [R, M, H], of which row r has counts[r], padded at the end;
     they continue a cache of lengths[r] positions. Then tokens are sampled: uniforms [L, N] float64, guided [L, N] bool,
-    whether guidance applies to that token; sampling, without top-p.
+    whether guidance applies to that token; sampling, of those that the draft `samples`.
     """
 
     input_ids: NDArray[np.int64]
@@ -105,10 +105,11 @@ class ChainInput:
 
 @dataclass(frozen=True)
 class ChainOutput:
-    """tokens [L, N] int64; q [L, N, V] float64, the laws they were drawn from. Overwritten by the next chain."""
+    """tokens [L, N] int64; q [L, N, V] float64 or float32, the laws they were drawn from; sums are 1 within
+    rounding. Overwritten by the next chain."""
 
     tokens: NDArray[np.int64]
-    q: NDArray[np.float64]
+    q: NDArray[np.floating[Any]]
 
 
 @runtime_checkable
@@ -118,6 +119,9 @@ class ChainDraft(CachedTransformer, Protocol):
     @property
     def longest_chain(self) -> int:
         """The greatest L it can."""
+
+    def samples(self, sampling: SamplingConfig) -> bool:
+        """Whether it can sample with these settings."""
 
     def chain(self, chain: ChainInput) -> ChainOutput:
         """Draft the chain. What it leaves in the cache behind lengths + counts is to be overwritten."""

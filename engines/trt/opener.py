@@ -10,8 +10,10 @@ from ..manifest import EngineSet, GraphSpec, TextEncoderSpec, TransformerSpec
 from ..ort import OrtImageEncoder
 from ..ort_opener import OrtOpener
 from ..text import OrtTextEncoder
+from .draft import TrtDraft
 from .plan import Plan
 from .plans import check_plans
+from .profiles import SAMPLER
 from .stateless import TrtCaptionProjection, TrtImageDecoder
 from .transformer import TrtTransformer
 
@@ -30,7 +32,16 @@ class TrtOpener:
         self._cuda = Cuda()
 
     def transformer(self, part: str, spec: TransformerSpec) -> TrtTransformer:
-        return TrtTransformer(self._cuda, self._plan(part, spec), spec, self._engines.max_batch)
+        plan, max_batch, manifest = self._plan(part, spec), self._engines.max_batch, self._bundle.manifest
+        if part != "draft" or manifest.draft_sampler is None:
+            return TrtTransformer(self._cuda, plan, spec, max_batch)
+        try:
+            sampler = self._plan(SAMPLER, manifest.draft_sampler)
+        except BaseException:
+            plan.close()
+            raise
+        longest = manifest.max_draft_length
+        return TrtDraft(self._cuda, plan, spec, max_batch, sampler, manifest.draft_sampler, longest)
 
     def image_decoder(self, spec: GraphSpec) -> TrtImageDecoder:
         return TrtImageDecoder(self._cuda, self._plan("image decoder", spec), spec)

@@ -65,7 +65,7 @@ class Plan:
         context = self._context(profile, shapes, caches)
         self._require(context.execute_async_v3(self._cuda.stream), f"run a step of {shapes}")
 
-    def capturable(self, profile: int, shapes: Mapping[str, Shape], caches: Mapping[str, int]) -> bool:
+    def capturable(self, profile: int, shapes: Mapping[str, Shape], caches: Mapping[str, int] = NO_CACHES) -> bool:
         """Whether such a run can be recorded in a CUDA graph; only TensorRT-RTX can say no."""
         ask = getattr(self._context(profile, shapes, caches), "is_stream_capturable", None)
         return ask is None or bool(ask(self._cuda.stream))

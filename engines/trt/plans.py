@@ -15,10 +15,10 @@ from ..cuda import probe_gpu
 from ..manifest import PLANS_FOLDER, EngineSet, FileRecord, FlavourName, GraphSpec, LoweringName, Manifest, PlanRecord
 from .build import PlanBuilder, capability_enum
 from .flavour import FLAVOURS, Flavour, load_module, lowering_for, parse_capability
-from .profiles import profiles_of
+from .profiles import SAMPLER, profiles_of
 
 # The other parts run before the first token or not at all, and stay on onnxruntime.
-PLANNED_PARTS = ("target", "draft", "image decoder", "caption projection")
+PLANNED_PARTS = ("target", "draft", SAMPLER, "image decoder", "caption projection")
 
 
 @dataclass(frozen=True)

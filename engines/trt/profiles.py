@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..manifest import Manifest, Profile, Tensor, TransformerSpec
 
 # Rows of one picture: conditional and unconditional.
 BRANCHES = 2
 TYPICAL_DRAFT = 5
+
+SAMPLER = "draft sampler"
+# TensorRT's TopK takes no more.
+MOST_TOP_K = 3840
 
 Shape = tuple[int, ...]
 
@@ -14,15 +20,20 @@ Shape = tuple[int, ...]
 def shapes(profile: Profile, tensor: Tensor) -> tuple[Shape, Shape, Shape]:
     """Least, typical (what is optimised for) and greatest shape of an input."""
     least, typical, greatest = (
-        resolve(tensor, {"batch": batch, "tokens": tokens, "cache_length": profile.cache_length})
+        resolve(tensor, {"batch": batch, "images": batch, "tokens": tokens, "cache_length": profile.cache_length})
         for batch, tokens in zip(profile.batch, profile.tokens, strict=True)
     )
     return least, typical, greatest
 
 
-def resolve(tensor: Tensor, sizes: dict[str, int]) -> Shape:
+def resolve(tensor: Tensor, sizes: Mapping[str, int]) -> Shape:
     """The tensor's shape with numbers for names."""
     return tuple(sizes[dim] if isinstance(dim, str) else dim for dim in tensor.shape)
+
+
+def top_k_limit(vocab: int) -> int:
+    """The greatest top-k that the draft sampler can do, of that many tokens."""
+    return min(vocab, MOST_TOP_K)
 
 
 def profiles_of(manifest: Manifest, part: str, max_batch: int) -> tuple[Profile, ...]:
@@ -30,9 +41,10 @@ def profiles_of(manifest: Manifest, part: str, max_batch: int) -> tuple[Profile,
 
     A transformer decodes (one token), verifies (up to L + 1, also a draft's catch-up), and prefills a condition longer
     than that. The decode profile admits two tokens because fused attention kernels want a dynamic length. The cache
-    length is fixed: the KV-cache-update layer takes no other. Other graphs run one picture at a time.
+    length is fixed: the KV-cache-update layer takes no other. The sampler follows the draft's steps. Other graphs run
+    one picture at a time.
     """
-    spec = manifest.parts()[part]
+    spec = manifest.draft if part == SAMPLER else manifest.parts()[part]
     if not isinstance(spec, TransformerSpec):
         return (Profile(name="picture", batch=(1, 1, 1)),)
     rows = (1, BRANCHES * max_batch, BRANCHES * max_batch)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +13,8 @@ from ..device_cache import compact_caches
 from ..manifest import Tensor, TransformerSpec
 from .clock import GpuClock
 from .plan import Plan
-from .profiles import BRANCHES, resolve
+from .profiles import BRANCHES, Shape, resolve
+from .recordings import Recordings
 from .staging import Staging
 
 OUTPUTS = ("logits", "hidden")
@@ -27,9 +25,6 @@ ALIGNMENT = 256
 class TrtTransformer:
     """Caches [rows, kv_heads, positions, head_dim] in the plan's precision, one buffer bound as past and as present;
     where TensorRT has no layer that updates it in place, a step copies it into a second one, and they change places.
-
-    The first step of a shape runs call by call, which lets TensorRT prepare its kernels; the second records copies and
-    kernels in a CUDA graph, which the later ones launch.
     """
 
     def __init__(self, cuda: Cuda, plan: Plan, spec: TransformerSpec, max_batch: int) -> None:
@@ -48,9 +43,7 @@ class TrtTransformer:
         # Where the entries are, and where the next step writes them.
         self._caches: dict[str, int] = {}
         self._next: dict[str, int] = {}
-        self._seen: set[tuple[int, ...]] = set()
-        self._graphs: dict[tuple[int, ...], Any] = {}
-        self._records = True
+        self._recordings = Recordings(cuda)
 
     @property
     def cache_length(self) -> int:
@@ -92,20 +85,17 @@ class TrtTransformer:
         features: NDArray[np.float32] | None = None,
     ) -> StepOutput:
         rows, length = input_ids.shape
-        given = {
-            "input_ids": input_ids,
-            "position_ids": position_ids,
-            "mask": mask,
-            "write_indices": write_indices,
-            "features": features,
-        }
         self._reserve(rows, length)
         with span("copies"):
-            for name, tensor in self._inputs.items():
-                values = given[name]
-                self._staged[name].view(self._shape(tensor, rows, length))[...] = 0 if values is None else values
+            self._fill(input_ids, position_ids, mask, write_indices, features)
         with span("engine"):
-            self._run(rows, length)
+            self._clock.start()
+            self._recordings.run(
+                (rows, length, *self._caches.values()),
+                lambda: self._enqueue(rows, length),
+                lambda: self._plan.capturable(*self._run(rows, length)),
+            )
+            self._clock.stop()
             self._caches, self._next = self._next, self._caches
             self._cuda.synchronize()
             self._clock.read()
@@ -126,7 +116,7 @@ class TrtTransformer:
     def close(self) -> None:
         """Free graphs, caches, staging, events and the plan; calling it twice is fine."""
         self._clock.close()
-        self._free_graphs()
+        self._recordings.clear()
         self._free_caches()
         for staging in self._staged.values():
             staging.close()
@@ -139,58 +129,57 @@ class TrtTransformer:
             name for name, staged in self._staged.items() if staged.reserve(self._shape(tensors[name], rows, length))
         ]
         if moved:
-            self._free_graphs()
+            self._recordings.clear()
             self._plan.bind({name: self._staged[name].address for name in moved})
 
-    def _run(self, rows: int, length: int) -> None:
-        shape = (rows, length, *self._caches.values())
-        if shape not in self._graphs and shape in self._seen and self._records:
-            self._record(shape, rows, length)
-        self._clock.start()
-        if shape in self._graphs:
-            self._cuda.launch(self._graphs[shape])
-        else:
-            self._enqueue(rows, length)
-            self._seen.add(shape)
-        self._clock.stop()
-
-    def _record(self, shape: tuple[int, ...], rows: int, length: int) -> None:
-        """Steps run without a graph, slower, where none can be recorded."""
-        if not self._plan.capturable(self._plan.profile_for(length), self._input_shapes(rows, length), self._bound()):
-            self._records = False
-            return
-        try:
-            self._graphs[shape] = self._cuda.capture(lambda: self._enqueue(rows, length))
-        except BackendError as error:
-            self._records = False
-            warnings.warn(f"steps run without CUDA graphs, slower: {error}", RuntimeWarning, stacklevel=2)
+    def _fill(
+        self,
+        input_ids: NDArray[np.int64],
+        position_ids: NDArray[np.int64],
+        mask: NDArray[np.bool_],
+        write_indices: NDArray[np.int64],
+        features: NDArray[np.float32] | None,
+    ) -> None:
+        """The host's side of a step's inputs."""
+        given = {
+            "input_ids": input_ids,
+            "position_ids": position_ids,
+            "mask": mask,
+            "write_indices": write_indices,
+            "features": features,
+        }
+        for name, tensor in self._inputs.items():
+            values = given[name]
+            self._staged[name].view(self._shape(tensor, *input_ids.shape))[...] = 0 if values is None else values
 
     def _enqueue(self, rows: int, length: int) -> None:
         """Inputs up, one run, outputs down: all queued on the stream."""
-        for name, tensor in self._inputs.items():
-            self._staged[name].upload(self._shape(tensor, rows, length))
-        self._plan.enqueue(self._plan.profile_for(length), self._input_shapes(rows, length), self._bound())
+        self._upload(rows, length)
+        self._plan.enqueue(*self._run(rows, length))
         for name, tensor in self._outputs.items():
             self._staged[name].download(self._shape(tensor, rows, length))
 
-    def _input_shapes(self, rows: int, length: int) -> dict[str, tuple[int, ...]]:
+    def _upload(self, rows: int, length: int) -> None:
+        for name, tensor in self._inputs.items():
+            self._staged[name].upload(self._shape(tensor, rows, length))
+
+    def _run(self, rows: int, length: int, again: int = 0) -> tuple[int, dict[str, Shape], dict[str, int]]:
+        """What `Plan.enqueue` takes for a step that comes after `again` others."""
+        return self._plan.profile_for(length), self._input_shapes(rows, length), self._bound(again)
+
+    def _input_shapes(self, rows: int, length: int) -> dict[str, Shape]:
         return {name: self._shape(tensor, rows, length) for name, tensor in {**self._inputs, **self._past}.items()}
 
-    def _bound(self) -> dict[str, int]:
-        past = {f"past_{name}": address for name, address in self._caches.items()}
-        return past | {f"present_{name}": address for name, address in self._next.items()}
+    def _bound(self, again: int) -> dict[str, int]:
+        pasts, presents = (self._next, self._caches) if again % 2 else (self._caches, self._next)
+        past = {f"past_{name}": address for name, address in pasts.items()}
+        return past | {f"present_{name}": address for name, address in presents.items()}
 
-    def _shape(self, tensor: Tensor, rows: int, length: int) -> tuple[int, ...]:
+    def _shape(self, tensor: Tensor, rows: int, length: int) -> Shape:
         return resolve(tensor, {"batch": rows, "tokens": length, "cache_length": self._spec.positions})
 
-    def _free_graphs(self) -> None:
-        for graph in self._graphs.values():
-            self._cuda.free_graph(graph)
-        self._graphs.clear()
-        self._seen.clear()
-
     def _free_caches(self) -> None:
-        self._free_graphs()
+        self._recordings.clear()
         self._plan.forget()
         self._caches, self._next = {}, {}
         self._rows = 0

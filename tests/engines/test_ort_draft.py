@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 import tiny
+from chains import SETTINGS, chain_input, mid_picture, require_same_drafts
 from coolsd_trt.engines.bundle import Bundle
 from coolsd_trt.engines.manifest import PrecisionName
 from coolsd_trt.engines.ort_draft import OrtDraft
 from coolsd_trt.engines.ort_opener import OrtOpener
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import BackendError, Pipeline, SamplingConfig, SpeculativeConfig
-from coolsd_trt.runtime.condition import ClassCondition, class_prompts
 from coolsd_trt.runtime.drafting import FusedDrafter, StaticDrafter, static_drafter
-from coolsd_trt.runtime.protocols import ChainInput
-from coolsd_trt.runtime.sampling import image_generator, sample_token
-from coolsd_trt.runtime.sequence import Batch, ImageSequence
+from coolsd_trt.runtime.sampling import sample_token
 from coolsd_trt.runtime.tree import Tree
-
-SETTINGS: list[dict[str, Any]] = [
-    {},
-    {"cfg_scale": 1},
-    {"cfg_scale": 3, "cfg_interval": 4},
-    {"temperature": 0.3},
-    {"top_k": 3},
-    {"top_k": 100, "temperature": 2},
-    {"temperature": 0},
-    {"temperature": 0, "cfg_scale": 1},
-]
 
 
 @pytest.fixture(scope="module")
@@ -66,54 +52,10 @@ def open_draft(bundle: Bundle) -> OrtDraft:
     return draft
 
 
-def mid_picture(bundle: Bundle, sampling: SamplingConfig) -> Batch:
-    """Three pictures that emitted different numbers of tokens, last and so far."""
-    info, rng = bundle.info, np.random.default_rng(7)
-    assert isinstance(info.condition, ClassCondition)
-    sequences = []
-    for i, (earlier, last) in enumerate([(5, 1), (3, 4), (6, 2)]):
-        sequence = ImageSequence(class_prompts(info.condition, [i])[0], info.n_tokens, image_generator(1, i), 0)
-        for count in (earlier, last):
-            sequence.emit(rng.integers(0, info.vocab_size, count).tolist())
-        sequences.append(sequence)
-    batch = Batch(sequences, 2 if sampling.guided else 1)
-    size = (len(batch) * batch.branches, 4, info.hidden_size)
-    batch.features = rng.standard_normal(size).astype(np.float32) * 3
-    return batch
-
-
 @pytest.mark.parametrize("length", [1, 4, 8])
 def test_the_same_tokens_from_the_same_laws(any_bundle: Bundle, length: int) -> None:
-    draft, limits = open_draft(any_bundle), [length, max(length - 2, 0), length]
     for settings in SETTINGS:
-        sampling = SamplingConfig(**settings)
-        proposals, uniforms = [], []
-        for drafter in (StaticDrafter(draft, Tree.chain(length), sampling), FusedDrafter(draft, length, sampling)):
-            draft.allocate(6, 40)
-            batch = mid_picture(any_bundle, sampling)
-            # What the first one drafted is to be forgotten.
-            proposals.append([proposal for _ in range(3) for proposal in drafter.propose(batch, limits)])
-            uniforms.append([sequence.rng.random() for sequence in batch.sequences])
-        assert uniforms[0] == uniforms[1]
-        for expected, found in zip(*proposals, strict=True):
-            assert found.q.keys() == expected.q.keys()
-            np.testing.assert_array_equal(found.tokens, expected.tokens)
-            for node, law in expected.q.items():
-                np.testing.assert_allclose(found.q[node].dense(), law.dense(), rtol=1e-4, atol=1e-9)
-
-
-def chain_input(bundle: Bundle, uniforms: np.ndarray, **settings: Any) -> ChainInput:
-    length, images = uniforms.shape
-    rng, hidden = np.random.default_rng(3), bundle.info.hidden_size
-    return ChainInput(
-        input_ids=rng.integers(0, bundle.info.vocab_size, (2 * images, 1)),
-        features=rng.standard_normal((2 * images, 1, hidden)).astype(np.float32),
-        lengths=np.zeros(2 * images, np.int64),
-        counts=np.ones(2 * images, np.int64),
-        uniforms=uniforms,
-        guided=np.ones((length, images), dtype=bool),
-        sampling=SamplingConfig(**settings),
-    )
+        require_same_drafts(open_draft(any_bundle), any_bundle.info, length, SamplingConfig(**settings))
 
 
 @pytest.mark.parametrize("top_k", [0, 5])
@@ -121,7 +63,7 @@ def test_a_token_is_the_draw_from_the_law_that_is_returned(bundle: Bundle, draft
     draft.allocate(100, 40)
     uniforms = np.random.default_rng(0).random((6, 50))
     uniforms[:, 0], uniforms[:, 1] = 0, np.nextafter(1, 0)
-    out = draft.chain(chain_input(bundle, uniforms, top_k=top_k))
+    out = draft.chain(chain_input(bundle.info, uniforms, top_k=top_k))
     for token, q, u in zip(out.tokens.ravel(), out.q.reshape(300, -1), uniforms.ravel(), strict=True):
         assert token == sample_token(q, u)
         assert q[token] > 0
@@ -135,10 +77,10 @@ def test_only_what_is_used_is_opened(bundle: Bundle) -> None:
     expected = draft._chain_session
     assert expected is not None
     draft.allocate(2, 40)
-    draft.chain(chain_input(bundle, np.zeros((bundle.info.speculative.draft_length, 1))))
+    draft.chain(chain_input(bundle.info, np.zeros((bundle.info.speculative.draft_length, 1))))
     assert draft._chain_session is expected
     assert draft._session is None
-    draft.chain(chain_input(bundle, np.zeros((2, 1))))
+    draft.chain(chain_input(bundle.info, np.zeros((2, 1))))
     assert draft._chain_session is not expected
     draft.close()
     assert draft._chain_session is None
@@ -147,7 +89,7 @@ def test_only_what_is_used_is_opened(bundle: Bundle) -> None:
 def test_weights_are_on_disk_once(bundle: Bundle) -> None:
     spec = bundle.manifest.draft
     assert spec is not None
-    graphs = {path.name for path in bundle.path.glob("draft*")} - {spec.files[1].name}
+    graphs = {path.name for path in bundle.path.glob("draft*")} - {spec.files[1].name, "draft_sampler.onnx"}
     assert len(graphs) == 8 + 1 + (spec.gqa is not None)
     for name in graphs:
         for tensor in onnx.load(bundle.path / name, load_external_data=False).graph.initializer:
@@ -176,7 +118,7 @@ def test_who_drafts(draft: OrtDraft) -> None:
 def test_numbers_that_are_not_finite_are_refused(bundle: Bundle, draft: OrtDraft, temperature: float) -> None:
     sampling = SamplingConfig(temperature=temperature)
     draft.allocate(6, 40)
-    batch = mid_picture(bundle, sampling)
+    batch = mid_picture(bundle.info, sampling)
     batch.features[...] = np.nan
     with pytest.raises(BackendError, match="not finite"):
         FusedDrafter(draft, 3, sampling).propose(batch, [3, 3, 3])

@@ -84,7 +84,7 @@ def test_it_builds_plans_for_the_gpu_that_is_there(tmp_path: Path, monkeypatch: 
     path, built = acceptance_bundles.make_bundle(tmp_path, "small", "trt-rtx", max_batch=2)
     [engines] = read_manifest(path).engine_sets
     assert (engines.compute_capability, engines.precision, engines.max_batch) == ("8.9", "fp16", 2)
-    assert {plan["part"] for plan in built["plans"]} == {"target", "draft", "image decoder"}
+    assert {plan["part"] for plan in built["plans"]} == {"target", "draft", "draft sampler", "image decoder"}
     assert all(plan["bytes"] > 0 for plan in built["plans"])
 
 

@@ -109,7 +109,7 @@ def measure_costs(
     )
     chains = None
     # Top-p is drafted step by step, see `runtime.drafting.static_drafter`.
-    if sampling.top_p == 1 and isinstance(engines.draft, ChainDraft):
+    if isinstance(engines.draft, ChainDraft) and engines.draft.samples(sampling):
         verify = {size: timers["target", size] for size in sizes}
         chains = _time_chains(engines.draft, verify, info.hidden_size, rows, cached, sampling, begin + budget)
     plain = plain_host(engines, sampling, batch_size, begin + budget)

@@ -63,4 +63,4 @@ def test_pictures_are_those_of_the_cpu(bundle: Path, tmp_path: Path, monkeypatch
 def test_tensorrt_rtx_builds_it(bundle: Path) -> None:
     pytest.importorskip("tensorrt_rtx", reason="needs tensorrt-rtx: pip install 'coolsd-trt[rtx]'")
     [result] = build_plans(bundle, PlanRequest("trt-rtx", ("8.9",), max_batch=2))
-    assert set(result.engines.plans) == {"target", "draft", "image decoder", "caption projection"}
+    assert set(result.engines.plans) == {"target", "draft", "draft sampler", "image decoder", "caption projection"}

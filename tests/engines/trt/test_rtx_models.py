@@ -66,7 +66,7 @@ def check_plans(
     assert tuple(engines.compute_capability for engines in manifest.engine_sets) == capabilities
     for engines in manifest.engine_sets:
         assert engines.precision == manifest.target.precision
-        assert set(engines.plans) == {"target", "draft", "image decoder"}
+        assert set(engines.plans) == {"target", "draft", "draft sampler", "image decoder"}
         for part, plan in engines.plans.items():
             bundle.check(plan.file)
             facts = f"{plan.seconds:.1f} s, {plan.file.size / 1e6:.1f} MB, workspace {plan.workspace / 1e6:.1f} MB"
