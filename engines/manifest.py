@@ -86,12 +86,13 @@ class PrecisionCost(_Part):
 class TransformerSpec(GraphSpec):
     """A target or draft graph, with the sizes its caches are allocated from. precision_cost: against fp32, for
     targets of another precision that the CPU can run. gqa: the same graph with onnxruntime's fastest attention, where
-    that can serve it. chains: by L - 1, a draft's whole chain of L tokens in one graph, for onnxruntime, too. Both read
-    the data file of `files`."""
+    that can serve it. chains, gpu_chains: by L - 1, a draft's whole chain of L tokens in one graph, for onnxruntime's
+    CPU and CUDA providers. All read the data file of `files`."""
 
     lowering: LoweringName
     gqa: FileRecord | None = None
     chains: tuple[FileRecord, ...] = ()
+    gpu_chains: tuple[FileRecord, ...] = ()
     layers: int = Field(ge=1, le=1000)
     kv_heads: Size
     head_dim: int = Field(ge=2, le=1 << 16)
@@ -219,7 +220,7 @@ class Manifest(_Part):
         for part in (self.target, self.draft):
             if part is not None:
                 records += [part.gqa] if part.gqa else []
-                records += part.chains
+                records += (*part.chains, *part.gpu_chains)
         if self.text_encoder:
             records.append(self.text_encoder.tokenizer)
         return [*records, self.neighbors] if self.neighbors else records

@@ -128,7 +128,7 @@ class OrtTransformer:
         lazy: bool = False,
     ) -> None:
         _check_graph(path, spec)
-        self._path, self._spec = path, spec
+        self._path, self._spec, self._placement = path, spec, placement
         self._open_session = functools.partial(
             open_session,
             threads=threads,

@@ -14,6 +14,7 @@ from .cuda import Cuda
 from .device_cache import compact_caches
 from .manifest import GraphSpec, TransformerSpec
 from .ort import OrtImageDecoder, OrtTransformer, Placement
+from .ort_draft import OrtDraft
 from .ort_opener import OrtOpener
 
 ON_CUDA = Placement(CUDA_PROVIDER)
@@ -24,8 +25,10 @@ class OrtCudaTransformer(OrtTransformer):
 
     cache_device = "cuda"
 
-    def __init__(self, path: Path, spec: TransformerSpec, cuda: Cuda, placement: Placement = ON_CUDA) -> None:
-        super().__init__(path, spec, placement=placement)
+    def __init__(
+        self, path: Path, spec: TransformerSpec, cuda: Cuda, placement: Placement = ON_CUDA, lazy: bool = False
+    ) -> None:
+        super().__init__(path, spec, placement=placement, lazy=lazy)
         self._cuda = cuda
 
     def copy_row(self, source: int, destination: int) -> None:
@@ -54,6 +57,10 @@ class OrtCudaTransformer(OrtTransformer):
             self._cuda.free(address)
 
 
+class OrtCudaDraft(OrtDraft, OrtCudaTransformer):
+    """Chains and steps on caches in device memory; what a chain samples with goes up, tokens and laws come down."""
+
+
 class OrtCudaOpener(OrtOpener):
     """onnxruntime on the GPU; what turns captions and pictures into numbers stays on the CPU."""
 
@@ -62,10 +69,16 @@ class OrtCudaOpener(OrtOpener):
         self._cuda = Cuda()
 
     def transformer(self, part: str, spec: TransformerSpec) -> OrtCudaTransformer:
-        return OrtCudaTransformer(self._bundle.file(spec.files[0]), spec, self._cuda)
+        path = self._bundle.file(spec.files[0])
+        if not spec.gpu_chains:
+            return OrtCudaTransformer(path, spec, self._cuda)
+        return OrtCudaDraft(path, spec, self._gpu_chains(spec), self._expected_chain, cuda=self._cuda)
 
     def image_decoder(self, spec: GraphSpec) -> OrtImageDecoder:
         return OrtImageDecoder(self._bundle.file(spec.files[0]), placement=ON_CUDA)
+
+    def _gpu_chains(self, spec: TransformerSpec) -> list[Path]:
+        return [self._bundle.file(chain) for chain in spec.gpu_chains]
 
     def close(self) -> None:
         self._cuda.close()

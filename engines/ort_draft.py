@@ -1,4 +1,4 @@
-"""A draft on onnxruntime's CPU provider: step by step, or a whole chain in one call."""
+"""A draft on onnxruntime: step by step, or a whole chain in one call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..runtime.protocols import ChainInput, ChainOutput
 from ..runtime.spans import span
 from ..runtime.warping import LEAST_TEMPERATURE
 from .manifest import TransformerSpec
-from .ort import Bound, OrtTransformer
+from .ort import Bound, OrtTransformer, Placement
 
 
 class OrtDraft(OrtTransformer):
@@ -23,7 +23,8 @@ class OrtDraft(OrtTransformer):
 
     Each graph holds the weights once more, so a session is opened when it is first asked for, and only the last chain's
     is kept. The one for chains of `expected` tokens is opened at once: opening takes more memory than the session
-    keeps, and later there is less of it.
+    keeps, and later there is less of it. chain_placement: where chains run, if not where steps do. steps: what
+    `OrtTransformer` is made with.
     """
 
     def __init__(
@@ -31,15 +32,16 @@ class OrtDraft(OrtTransformer):
         path: Path,
         spec: TransformerSpec,
         chains: Sequence[Path],
-        threads: int | None = None,
         expected: int | None = None,
+        chain_placement: Placement | None = None,
+        **steps: Any,
     ) -> None:
-        self._chains = list(chains)
+        self._chains, self._chain_placement = list(chains), chain_placement
         self._chain_session: Any = None
         self._chain_length = 0
         self._chain_bound: dict[tuple[int, int, int], Bound] = {}
         self._results: dict[int, ChainOutput] = {}
-        super().__init__(path, spec, threads, lazy=True)
+        super().__init__(path, spec, lazy=True, **steps)
         if expected is not None and expected <= len(self._chains):
             self._open_chain(expected)
 
@@ -76,7 +78,8 @@ class OrtDraft(OrtTransformer):
 
     def _open_chain(self, length: int) -> None:
         self._close_chain()
-        self._chain_session = self._open_session(self._chains[length - 1])
+        placement = self._chain_placement or self._placement
+        self._chain_session = self._open_session(self._chains[length - 1], placement=placement)
         self._chain_length = length
 
     def _close_chain(self) -> None:

@@ -24,10 +24,14 @@ class OrtOpener:
         # Chains attend as the best of the draft's own graphs does.
         if spec.chains and (spec.gqa is None or runs_gqa()):
             chains = [self._bundle.file(chain) for chain in spec.chains]
-            default = self._bundle.manifest.speculative
-            expected = default.draft_length if default.tree is None else None
-            return OrtDraft(path, spec, chains, self._threads, expected)
+            return OrtDraft(path, spec, chains, self._expected_chain, threads=self._threads)
         return OrtTransformer(path, spec, self._threads)
+
+    @property
+    def _expected_chain(self) -> int | None:
+        """Tokens of the chains that the bundle drafts unless told otherwise."""
+        default = self._bundle.manifest.speculative
+        return default.draft_length if default.tree is None else None
 
     @property
     def _sees_ahead(self) -> bool:

@@ -12,7 +12,8 @@ from .backends import CUDA_PROVIDER, TENSORRT_PROVIDER
 from .bundle import Bundle
 from .manifest import PLANS_FOLDER, Manifest, Profile, TransformerSpec
 from .ort import Placement
-from .ort_cuda import OrtCudaOpener, OrtCudaTransformer
+from .ort_cuda import ON_CUDA, OrtCudaOpener, OrtCudaTransformer
+from .ort_draft import OrtDraft
 from .trt.profiles import BRANCHES, TYPICAL_DRAFT, shapes
 
 MAX_BATCH = 8
@@ -31,6 +32,11 @@ class OrtTrtTransformer(OrtCudaTransformer):
         super().allocate(rows, self._spec.positions)
 
 
+class OrtTrtDraft(OrtDraft, OrtTrtTransformer):
+    """Its chains run on the CUDA provider, on the caches of its steps: TensorRT has no float64, and writes a cache once
+    in a graph."""
+
+
 class OrtTrtOpener(OrtCudaOpener):
     """Raises: BackendError for a precision it does not run, or a bundle that can't be written to."""
 
@@ -47,7 +53,11 @@ class OrtTrtOpener(OrtCudaOpener):
     def transformer(self, part: str, spec: TransformerSpec) -> OrtTrtTransformer:
         options = provider_options(self._bundle.manifest, part, spec, self._engines)
         placement = Placement(TENSORRT_PROVIDER, options, (CUDA_PROVIDER,), {"cache_length": spec.positions})
-        return OrtTrtTransformer(self._bundle.file(spec.files[0]), spec, self._cuda, placement)
+        path = self._bundle.file(spec.files[0])
+        if not spec.gpu_chains:
+            return OrtTrtTransformer(path, spec, self._cuda, placement)
+        steps = {"cuda": self._cuda, "placement": placement}
+        return OrtTrtDraft(path, spec, self._gpu_chains(spec), self._expected_chain, ON_CUDA, **steps)
 
 
 def provider_options(manifest: Manifest, part: str, spec: TransformerSpec, engines: Path) -> dict[str, str]:

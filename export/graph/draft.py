@@ -10,7 +10,7 @@ from ...engines.manifest import LoweringName, TransformerSpec
 from ..weights import Array, DraftWeights
 from .attention import LOWERINGS
 from .builder import GraphBuilder
-from .draft_chain import write_chains
+from .draft_chain import write_chains, write_gpu_chains
 from .draft_layers import DraftLayers
 from .precision import FP32, Precision
 from .transformer import Stack, logits
@@ -38,4 +38,8 @@ def write_draft(
         g.scope("head")
         g.widen(x, named="hidden")
         logits(g, x, head, named="logits")
-        return stack.finish(write_chains(g, layers, head, stack.tables, lowering, max_draft_length))
+        chains, gpu_chains = (
+            write(g, layers, head, stack.tables, lowering, max_draft_length)
+            for write in (write_chains, write_gpu_chains)
+        )
+        return stack.finish(chains, gpu_chains)

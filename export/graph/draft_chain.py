@@ -44,7 +44,8 @@ BELOW_ONE = float(np.nextafter(1.0, 0.0))
 def write_chains(
     g: GraphBuilder, layers: DraftLayers, head: Array, tables: Tables, lowering: LoweringName, longest: int
 ) -> list[Path]:
-    """Write the chains of 1 to min(`longest`, LONGEST) tokens beside the draft, whose pen is g, and return their files.
+    """Write the CPU's chains of 1 to min(`longest`, LONGEST) tokens beside the draft, whose pen is g, and return their
+    files.
 
     tables: cos and sin of RoPE. lowering: what to attend with where GroupQueryAttention can't. None are written where
     matrices would be widened at every step (fp16, int4): such a draft is faster step by step.
@@ -52,9 +53,33 @@ def write_chains(
     # Of weights that several nodes read onnxruntime packs one copy, but it neither fuses nor widens them ahead.
     if g.float_type is not np.float32 or g.precision.quantisation == "weight-only":
         return []
-    chain = _Chain(g.sharing(g.path), layers, head, tables, GQA if takes_gqa(g, layers.shape) else lowering)
-    stem = g.path.stem
-    return [chain.extend(g.path.with_name(f"{stem}_chain_{k}.onnx")) for k in range(1, min(longest, LONGEST) + 1)]
+    attention = GQA if takes_gqa(g, layers.shape) else lowering
+    return _write(g, layers, head, tables, attention, longest, "chain")
+
+
+def write_gpu_chains(
+    g: GraphBuilder, layers: DraftLayers, head: Array, tables: Tables, lowering: LoweringName, longest: int
+) -> list[Path]:
+    """The same for onnxruntime's CUDA provider, which attends in the lowering of the draft's step. None are written
+    for other bundles than those made for GPUs, and where onnxruntime would widen matrices at every step or has no
+    kernels (int8, int4, bf16)."""
+    if not g.precision.tensorrt or g.precision.name not in ("fp32", "fp16"):
+        return []
+    return _write(g, layers, head, tables, lowering, longest, "gpu_chain")
+
+
+def _write(
+    g: GraphBuilder,
+    layers: DraftLayers,
+    head: Array,
+    tables: Tables,
+    attention: LoweringName | Literal["gqa"],
+    longest: int,
+    kind: str,
+) -> list[Path]:
+    chain = _Chain(g.sharing(g.path), layers, head, tables, attention)
+    stem = f"{g.path.stem}_{kind}"
+    return [chain.extend(g.path.with_name(f"{stem}_{k}.onnx")) for k in range(1, min(longest, LONGEST) + 1)]
 
 
 class _Chain:
@@ -186,7 +211,8 @@ class _Sampler:
         if aim is None:
             aim = g.op("Mul", u, total)
         aim = g.op("Min", aim, g.op("Mul", total, g.constant(np.array(BELOW_ONE))))
-        beyond = g.op("Cast", g.op("Greater", cumulative, aim), to=onnx_type(np.int8))
+        # Of whole numbers the CUDA provider has no ArgMax.
+        beyond = g.op("Cast", g.op("Greater", cumulative, aim), to=onnx_type(np.float32))
         entry = g.op("ArgMax", beyond, axis=1)
         before = g.op("CumSum", masses, _index(g, 1), exclusive=1)
         rest = g.op("Sub", aim, g.op("GatherElements", before, entry, axis=1))

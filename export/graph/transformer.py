@@ -135,8 +135,8 @@ class Stack:
 
         return attend
 
-    def finish(self, chains: Sequence[Path] = ()) -> TransformerSpec:
-        """Write all variants. chains: what else was written beside them, see `draft_chain`."""
+    def finish(self, chains: Sequence[Path] = (), gpu_chains: Sequence[Path] = ()) -> TransformerSpec:
+        """Write all variants. chains, gpu_chains: what else was written beside them, see `draft_chain`."""
         g, shape = self.g, self.shape
         g.save(self.lowering)
         gqa = g.save(GQA, g.path.with_name(f"{g.path.stem}_{GQA}.onnx")) if self._gqa else None
@@ -144,6 +144,7 @@ class Stack:
             lowering=self.lowering,
             gqa=record_file(gqa) if gqa else None,
             chains=tuple(map(record_file, chains)),
+            gpu_chains=tuple(map(record_file, gpu_chains)),
             layers=shape.layers,
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from coolsd_trt.engines import backends, ort_cuda
-from coolsd_trt.engines.manifest import MANIFEST_NAME
+from coolsd_trt.engines.manifest import MANIFEST_NAME, PrecisionName
 from coolsd_trt.engines.trt import opener
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import BackendError, BundleError, Pipeline, SpeculativeConfig
+from coolsd_trt.runtime.drafting import StaticDrafter, static_drafter
 from fake_gpu import GPU, FakeCuda, FakeTrt, add_fake_plans
 
 
@@ -279,6 +280,33 @@ def test_the_cuda_provider_keeps_caches_on_the_device(tiny_bundle: Path, cuda: F
     np.testing.assert_array_equal(made.tokens, expected.tokens)
     assert "move" in cuda.names()
     assert (cuda.device, cuda.closed) == ({}, 1)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("backend", ["ort-cuda", "ort-trt"])
+def test_chains_run_on_the_cuda_provider_in_one_call(
+    tiny_checkpoints: Path,
+    tmp_path: Path,
+    cuda: FakeCuda,
+    onnxruntime_gpu: list[tuple[str, list, GpuSession]],
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+    precision: PrecisionName,
+) -> None:
+    parts = (tiny_checkpoints / name for name in ("target", "image_tokenizer", "draft"))
+    build_bundle(BuildRequest(*parts, max_draft_length=8, precision=precision, tensorrt=True), tmp_path / "b")
+    options = {"seed": 3, "images_per_prompt": 2, "speculative": SpeculativeConfig(rule="cool", draft_length=3)}
+    made = []
+    for drafter in (static_drafter, StaticDrafter):
+        monkeypatch.setattr("coolsd_trt.runtime.pipeline.static_drafter", drafter)
+        with Pipeline.load(tmp_path / "b", backend) as pipeline:
+            made.append(pipeline.generate([0, 2, 4], batch_size=4, **options).tokens)
+    np.testing.assert_array_equal(*made)
+    assert (cuda.device, cuda.closed) == ({}, 2)
+    chain = next(providers for name, providers, _ in onnxruntime_gpu if name == "draft_gpu_chain_3")
+    assert [provider for provider, _ in chain] == ["CUDAExecutionProvider"]
+    names = [name for name, _, _ in onnxruntime_gpu]
+    assert names.count("draft_gpu_chain_3") == names.count("draft") == 1, "each way opens what it runs"
 
 
 @pytest.mark.usefixtures("onnxruntime_gpu")

@@ -32,10 +32,11 @@ def any_bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return built(folder, heads=4) if request.param == "heads of 8" else built(folder, precision=request.param)
 
 
-def built(folder: Path, heads: int = 2, precision: PrecisionName = "fp32") -> Bundle:
+def built(folder: Path, heads: int = 2, precision: PrecisionName = "fp32", tensorrt: bool = False) -> Bundle:
     tiny.make_checkpoints(folder, heads=heads, kv_heads=heads, vocab=64)
     parts = (folder / name for name in ("target", "image_tokenizer", "draft"))
-    build_bundle(BuildRequest(*parts, max_draft_length=9, neighbors=0, precision=precision), folder / "bundle")
+    options = {"max_draft_length": 9, "neighbors": 0, "precision": precision, "tensorrt": tensorrt}
+    build_bundle(BuildRequest(*parts, **options), folder / "bundle")
     return Bundle.open(folder / "bundle")
 
 
@@ -104,6 +105,23 @@ def test_what_onnxruntime_would_widen_at_every_step_has_no_chains(tmp_path: Path
     assert not bundle.manifest.draft.chains
     with Pipeline.load(bundle.path, "ort-cpu", threads=1) as pipeline:
         assert pipeline.generate([0], speculative=SpeculativeConfig(draft_length=3)).accepted_length > 1
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8", "int4", "bf16"])
+def test_bundles_for_gpus_have_chains_of_floats_that_attend_as_every_backend_does(
+    tmp_path: Path, precision: PrecisionName
+) -> None:
+    bundle = built(tmp_path, precision=precision, tensorrt=True)
+    spec = bundle.manifest.draft
+    assert spec is not None
+    assert len(spec.gpu_chains) == (8 if precision in ("fp32", "fp16") else 0)
+    for chain in spec.gpu_chains:
+        model = onnx.load(bundle.file(chain), load_external_data=False)
+        assert {domain.domain for domain in model.opset_import} == {""}
+    if precision == "fp16":
+        draft = OrtDraft(bundle.file(spec.files[0]), spec, [bundle.file(chain) for chain in spec.gpu_chains], threads=1)
+        for settings in SETTINGS:
+            require_same_drafts(draft, bundle.info, 4, SamplingConfig(**settings), tolerance=2e-2)
 
 
 def test_who_drafts(draft: OrtDraft) -> None:
