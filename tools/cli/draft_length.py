@@ -18,16 +18,17 @@ from . import options
 from .console import stderr
 
 AUTO = "auto"
+RENEW = "auto-again"
 
 
 def _read(text: str) -> int | str:
-    """A number or `auto`; what is wrong with a number `SpeculativeConfig` says."""
-    if text.casefold() == AUTO:
-        return AUTO
+    """A number, `auto` or `auto-again`; what is wrong with a number `SpeculativeConfig` says."""
+    if text.casefold() in (AUTO, RENEW):
+        return text.casefold()
     try:
         return int(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is neither a whole number nor {AUTO!r}.") from None
+        raise typer.BadParameter(f"{text!r} is neither a whole number nor {AUTO!r} or {RENEW!r}.") from None
 
 
 DraftLength = Annotated[
@@ -36,8 +37,8 @@ DraftLength = Annotated[
         parser=_read,
         metavar="L",
         help="L, tokens drafted per target pass; `auto` = what should be fastest on this machine, from acceptance and "
-        "pass costs, which are measured once. The pictures of a seed then depend on the machine: the L it used is "
-        "printed and stored with them.",
+        "pass costs, which are measured once; `auto-again` measures them anew. The pictures of a seed then depend on "
+        "the machine: the L it used is printed and stored with them.",
         rich_help_panel="Speculation",
         show_default="the bundle's",
     ),
@@ -50,14 +51,15 @@ def this_machine(
     """What is known of a bundle on this machine, in the setting that a command's parameters describe."""
     chosen = {name: value for name, value in options.sampling_options(parameters).items() if value is not None}
     sampling = SamplingConfig(**{**engines.info.sampling.model_dump(), **chosen})
-    return Machine(read_manifest(bundle), engines, sampling, max(1, batch_size), threads, MeasurementCache())
+    cache = MeasurementCache(renew=parameters["draft_length"] == RENEW)
+    return Machine(read_manifest(bundle), engines, sampling, max(1, batch_size), threads, cache)
 
 
 def speculative_config(
     defaults: SpeculativeConfig, parameters: Mapping[str, Any], machine: Machine
 ) -> SpeculativeConfig:
     """`options.speculative_config`, with a draft length of `auto` chosen, and said why."""
-    if parameters["draft_length"] != AUTO:
+    if parameters["draft_length"] not in (AUTO, RENEW):
         return options.speculative_config(defaults, parameters)
     config = options.speculative_config(defaults, {**parameters, "draft_length": None})
     with stderr.status("measuring acceptance and pass costs, once on this machine"):

@@ -101,6 +101,10 @@ def test_measured_once_and_again_when_the_entry_is_damaged(
     (entry,) = (tmp_path / "new").iterdir()
     assert json.loads(entry.read_text())["key"]["build"] == bundle.manifest.build_key
     assert machine(bundle, engines, cache).costs == costs
+    entry.write_text(entry.read_text().replace(str(costs.plain_host), "123.0"))
+    assert machine(bundle, engines, cache).costs.plain_host == 123
+    assert machine(bundle, engines, MeasurementCache(cache.folder, renew=True)).costs.plain_host < 123
+    assert machine(bundle, engines, cache).costs.plain_host < 123
     for damage in ("", "{}", '{"value": {"target": "x", "draft": []}}', '{"value": {"target": [NaN], "draft": [1]}}'):
         entry.write_text(damage)
         assert len(machine(bundle, engines, cache).costs.target) == 9
