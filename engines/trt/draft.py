@@ -100,11 +100,11 @@ class TrtDraft(TrtTransformer):
     def _reserve_chain(self, sizes: Mapping[str, int], length: int) -> None:
         """Room for a chain; graphs recorded with older addresses go."""
         self._reserve(sizes["batch"], sizes["tokens"])
-        moved = [self._series[name].reserve(length, self._sized(name, sizes)) for name in self._series]
-        if any([staging.reserve(self._sized(name, sizes)) for name, staging in self._constant.items()]):
-            moved.append(True)
+        constant = [staging.reserve(self._sized(name, sizes)) for name, staging in self._constant.items()]
+        series = [series.reserve(length, self._sized(name, sizes)) for name, series in self._series.items()]
+        if any(constant):
             self._uploaded = ()
-        if any(moved):
+        if any(constant + series):
             self._recordings.clear()
         places: dict[str, Staging | Series] = {
             "logits": self._staged["logits"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -10,14 +11,13 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from ...engines.bundle import Bundle
-from ...engines.ort_draft import OrtDraft
-from ...engines.ort_opener import OrtOpener
+from ...engines.backends import BACKENDS_HELP
+from ...engines.loader import load_engines
 from ...runtime import SamplingConfig
 from ...runtime.condition import ClassCondition, class_prompts
 from ...runtime.drafting import Drafter, FusedDrafter, StaticDrafter
 from ...runtime.errors import InputError
-from ...runtime.protocols import ModelInfo
+from ...runtime.protocols import ChainDraft, ModelInfo
 from ...runtime.sampling import image_generator
 from ...runtime.sequence import Batch, ImageSequence
 from ...runtime.tree import Tree
@@ -33,19 +33,25 @@ def drafting(
     images: Annotated[int, typer.Option(min=1, help="Pictures that share passes.")] = 1,
     top_k: Annotated[list[int] | None, typer.Option(help="May be repeated; 0 is off.")] = None,
     turns: Annotated[int, typer.Option(min=2, help="Times that each contender gets its turn.")] = 25,
+    backend: Annotated[str, typer.Option(help=f"auto or one of: {BACKENDS_HELP}")] = "ort-cpu",
     threads: Annotated[int, typer.Option(min=1)] = 2,
 ) -> None:
     """Time proposals in the middle of a picture, after rounds that emitted 1, 3 and L + 1 tokens, interleaved."""
-    opened = Bundle.open(bundle)
-    info, spec = opened.info, opened.manifest.draft
-    draft = OrtOpener(opened, threads).transformer("draft", spec) if spec else None
-    if not isinstance(draft, OrtDraft) or not isinstance(info.condition, ClassCondition):
-        raise InputError(f"{bundle}: no draft in it that runs whole chains, or it takes no classes.")
-    draft.allocate(BRANCHES * images, info.prefix_length + info.n_tokens + draft_length)
-    setting = f"{info.name}, {images} pictures, CFG, L = {draft_length}, {threads} threads"
+    with closing(load_engines(bundle, backend, threads=threads)) as engines:
+        info, draft = engines.info, engines.draft
+        if not isinstance(draft, ChainDraft) or not isinstance(info.condition, ClassCondition):
+            raise InputError(f"{bundle}: no draft in it that runs whole chains on {backend}, or it takes no classes.")
+        draft.allocate(BRANCHES * images, info.prefix_length + info.n_tokens + draft_length)
+        setting = f"{info.name} on {engines.backend}, {images} pictures, CFG, L = {draft_length}, {threads} threads"
+        _compare(draft, info, images, draft_length, top_k or [0, 1000], turns, setting)
+
+
+def _compare(
+    draft: ChainDraft, info: ModelInfo, images: int, draft_length: int, top_ks: list[int], turns: int, setting: str
+) -> None:
     typer.echo(f"{setting}, {machine()}; medians of {3 * turns} interleaved calls\n")
     typer.echo("| top-k | emitted before | stepwise, ms | fused, ms | ratio |\n|---|---|---|---|---|")
-    for k in top_k or [0, 1000]:
+    for k in top_ks:
         sampling = SamplingConfig(top_k=k)
         stepwise = StaticDrafter(draft, Tree.chain(draft_length), sampling)
         fused = FusedDrafter(draft, draft_length, sampling)
