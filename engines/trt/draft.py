@@ -100,10 +100,15 @@ class TrtDraft(TrtTransformer):
     def _reserve_chain(self, sizes: Mapping[str, int], length: int) -> None:
         """Room for a chain; graphs recorded with older addresses go."""
         self._reserve(sizes["batch"], sizes["tokens"])
-        constant = [staging.reserve(self._sized(name, sizes)) for name, staging in self._constant.items()]
-        series = [series.reserve(length, self._sized(name, sizes)) for name, series in self._series.items()]
-        if any(constant):
-            self._uploaded = ()
+        uploaded, self._uploaded = self._uploaded, ()
+        try:
+            constant = [staging.reserve(self._sized(name, sizes)) for name, staging in self._constant.items()]
+            series = [series.reserve(length, self._sized(name, sizes)) for name, series in self._series.items()]
+        except BaseException:  # what is there has moved by then
+            self._recordings.clear()
+            raise
+        if not any(constant):
+            self._uploaded = uploaded
         if any(constant + series):
             self._recordings.clear()
         places: dict[str, Staging | Series] = {
@@ -144,6 +149,7 @@ class TrtDraft(TrtTransformer):
 
         settings = (rows, images, chain.sampling)
         if settings != self._uploaded:
+            self._uploaded = ()
             self._upload_constants(cond_rows, np.arange(rows) // branches, chain.sampling, sizes)
             self._uploaded = settings
 

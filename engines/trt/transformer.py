@@ -44,6 +44,7 @@ class TrtTransformer:
         self._caches: dict[str, int] = {}
         self._next: dict[str, int] = {}
         self._recordings = Recordings(cuda)
+        self._addresses: dict[str, int] = {}
 
     @property
     def cache_length(self) -> int:
@@ -125,12 +126,15 @@ class TrtTransformer:
     def _reserve(self, rows: int, length: int) -> None:
         """Room for a step; graphs recorded with older addresses go."""
         tensors = {**self._inputs, **self._outputs}
-        moved = [
-            name for name, staged in self._staged.items() if staged.reserve(self._shape(tensors[name], rows, length))
-        ]
-        if moved:
-            self._recordings.clear()
-            self._plan.bind({name: self._staged[name].address for name in moved})
+        try:
+            for name, staged in self._staged.items():
+                staged.reserve(self._shape(tensors[name], rows, length))
+        finally:  # also when there was no room: what is there has moved by then
+            addresses = {name: staged.address for name, staged in self._staged.items() if staged.address}
+            if addresses != self._addresses:
+                self._recordings.clear()
+                self._plan.bind(addresses)
+                self._addresses = addresses
 
     def _fill(
         self,

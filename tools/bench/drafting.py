@@ -41,6 +41,11 @@ def drafting(
         info, draft = engines.info, engines.draft
         if not isinstance(draft, ChainDraft) or not isinstance(info.condition, ClassCondition):
             raise InputError(f"{bundle}: no draft in it that runs whole chains on {backend}, or it takes no classes.")
+        if draft_length > draft.longest_chain:
+            raise InputError(f"--draft-length {draft_length}: whole chains have up to {draft.longest_chain} here.")
+        for k in top_k or ():
+            if not draft.samples(SamplingConfig(top_k=k)):
+                raise InputError(f"--top-k {k}: this backend samples no whole chains with it. Use a smaller one.")
         draft.allocate(BRANCHES * images, info.prefix_length + info.n_tokens + draft_length)
         setting = f"{info.name} on {engines.backend}, {images} pictures, CFG, L = {draft_length}, {threads} threads"
         _compare(draft, info, images, draft_length, top_k or [0, 1000], turns, setting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from coolsd_trt.engines.trt.draft import TrtDraft
 from coolsd_trt.engines.trt.plan import Plan
 from coolsd_trt.engines.trt.profiles import SAMPLER, profiles_of
 from coolsd_trt.export.build import BuildRequest, build_bundle
-from coolsd_trt.runtime import SamplingConfig
+from coolsd_trt.runtime import BackendError, SamplingConfig
 from coolsd_trt.runtime.drafting import FusedDrafter, StaticDrafter, static_drafter
 from coolsd_trt.runtime.spans import recording
 from coolsd_trt.runtime.tree import Tree
@@ -171,3 +172,29 @@ def test_everything_is_freed(rig: Rig) -> None:
     rig.draft.close()
     assert (rig.cuda.device, rig.cuda.pinned, rig.cuda.graphs) == ({}, {}, [])
     rig.draft.close()
+
+
+def test_after_no_room_in_the_middle_chains_are_as_before(bundles: dict[LoweringName, Bundle], tmp_path: Path) -> None:
+    """Every allocation of a larger chain fails once; the smaller one that follows must not read what was freed."""
+    small, large = (chain_input(bundles["tensor_scatter"].info, np.full((3, images), 0.4)) for images in (1, 3))
+    for failing in range(40):
+        rig = Rig(bundles["tensor_scatter"], tmp_path)
+        rig.draft.allocate(6, 20)
+        expected = [rig.draft.chain(small).tokens.copy() for _ in range(3)][-1]
+        malloc, left = rig.cuda.malloc, failing
+
+        def limited(size: int, what: str, malloc: Any = malloc) -> int:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise BackendError("out of GPU memory")
+            return malloc(size, what)
+
+        rig.cuda.malloc = limited
+        with suppress(BackendError):
+            rig.draft.chain(large)
+        rig.cuda.malloc = malloc
+        for _ in range(3):
+            np.testing.assert_array_equal(rig.draft.chain(small).tokens, expected)
+        rig.draft.close()
+        assert (rig.cuda.device, rig.cuda.pinned) == ({}, {})
