@@ -176,7 +176,7 @@ def test_everything_is_freed(rig: Rig) -> None:
 
 def test_after_no_room_in_the_middle_chains_are_as_before(bundles: dict[LoweringName, Bundle], tmp_path: Path) -> None:
     """Every allocation of a larger chain fails once; the smaller one that follows must not read what was freed."""
-    small, large = (chain_input(bundles["tensor_scatter"].info, np.full((3, images), 0.4)) for images in (1, 3))
+    small, large = (chain_input(bundles["tensor_scatter"].info, np.full((3, images), 0.4)) for images in (2, 3))
     for failing in range(40):
         rig = Rig(bundles["tensor_scatter"], tmp_path)
         rig.draft.allocate(6, 20)
