@@ -16,7 +16,7 @@ from ..cuda import Cuda
 from ..manifest import GraphSpec, TransformerSpec
 from .plan import Plan
 from .profiles import Shape, resolve, top_k_limit
-from .staging import Series, Staging
+from .staging import Staging
 from .transformer import TrtTransformer
 
 # Of a step's inputs, those that the host knows ahead; the rest the sampler makes (`export.graph.draft_sampler`).
@@ -53,9 +53,9 @@ class TrtDraft(TrtTransformer):
         self._sampler_tensors = tensors
         self._constant = {name: Staging(cuda, name, tensors[name].dtype) for name in CONSTANT}
         self._uploaded: tuple[Any, ...] = ()
-        self._series = {name: Series(cuda, name, tensors[name].dtype) for name in (*PER_TOKEN, *SAMPLED)}
+        self._series = {name: Staging(cuda, name, tensors[name].dtype) for name in (*PER_TOKEN, *SAMPLED)}
         self._series |= {
-            name: Series(cuda, name, self._inputs[name].dtype, place=self._staged[name]) for name in FORESEEN
+            name: Staging(cuda, name, self._inputs[name].dtype, place=self._staged[name]) for name in FORESEEN
         }
         self._sampler_addresses: dict[str, int] = {}
 
@@ -86,15 +86,13 @@ class TrtDraft(TrtTransformer):
                 self._caches, self._next = self._next, self._caches
             self._cuda.synchronize()
             self._clock.read()
-        drafted, q = (self._series[name].view(length, self._sized(name, sizes)) for name in SAMPLED)
+        drafted, q = (self._series[name].views(self._sized(name, sizes), length) for name in SAMPLED)
         return ChainOutput(drafted, q)
 
     def close(self) -> None:
         super().close()
-        for staging in self._constant.values():
+        for staging in (*self._constant.values(), *self._series.values()):
             staging.close()
-        for series in self._series.values():
-            series.close()
         self._sampler.close()
 
     def _reserve_chain(self, sizes: Mapping[str, int], length: int) -> None:
@@ -103,7 +101,7 @@ class TrtDraft(TrtTransformer):
         uploaded, self._uploaded = self._uploaded, ()
         try:
             constant = [staging.reserve(self._sized(name, sizes)) for name, staging in self._constant.items()]
-            series = [series.reserve(length, self._sized(name, sizes)) for name, series in self._series.items()]
+            series = [series.reserve(self._sized(name, sizes), length) for name, series in self._series.items()]
         except BaseException:  # what is there has moved by then
             self._recordings.clear()
             raise
@@ -111,7 +109,7 @@ class TrtDraft(TrtTransformer):
             self._uploaded = uploaded
         if any(constant + series):
             self._recordings.clear()
-        places: dict[str, Staging | Series] = {
+        places: dict[str, Staging] = {
             "logits": self._staged["logits"],
             "hidden": self._staged["hidden"],
             "next_input_ids": self._staged["input_ids"],
@@ -133,7 +131,7 @@ class TrtDraft(TrtTransformer):
         mask = slots <= positions[:, None, :, None]
         self._fill(chain.input_ids, positions, mask, chain.lengths, chain.features)
 
-        view = {name: series.view(length, self._sized(name, sizes)) for name, series in self._series.items()}
+        view = {name: series.views(self._sized(name, sizes), length) for name, series in self._series.items()}
         # The chain's step k continues at `ends + k - 1`; the catch-up's places in these stay unused.
         places = chain.lengths + chain.counts + np.arange(-1, length - 1)[:, None]
         view["write_indices"][...] = places
@@ -182,13 +180,13 @@ class TrtDraft(TrtTransformer):
                 self._upload(rows, tokens)
             else:
                 for name in FORESEEN:
-                    self._series[name].upload(k, self._sized(name, sizes))
+                    self._series[name].upload(self._sized(name, sizes), k)
             self._plan.enqueue(*self._run(rows, tokens, k))
             for name in PER_TOKEN:
-                self._series[name].upload(k, self._sized(name, sizes))
+                self._series[name].upload(self._sized(name, sizes), k)
             self._sampler.enqueue(*self._sample(sizes, tokens))
             for name in SAMPLED:
-                self._series[name].download(k, self._sized(name, sizes))
+                self._series[name].download(self._sized(name, sizes), k)
 
     def _capturable(self, sizes: Mapping[str, int], length: int) -> bool:
         return all(
