@@ -152,11 +152,11 @@ class FusedDrafter:
         if self.sampling.greedy:
             proposal.offer(node, [token], None)
         else:
-            tokens = np.flatnonzero(q) if self.sampling.top_k else np.arange(len(q))
-            mass = q[tokens].astype(np.float64)
+            # The engine's next chain overwrites q: both ways copy.
+            law = Law.of_dense(q) if self.sampling.top_k else Law(np.arange(len(q)), q.astype(np.float64), len(q))
             if q.dtype != np.float64:
-                mass /= mass.sum()
-            proposal.offer(node, [token], Law(tokens, mass, len(q)))
+                law = Law(law.tokens, law.mass / law.mass.sum(), law.size)
+            proposal.offer(node, [token], law)
 
 
 def static_drafter(draft: CachedTransformer, tree: Tree, sampling: SamplingConfig) -> Drafter:
