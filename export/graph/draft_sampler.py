@@ -61,7 +61,9 @@ def _law(g: GraphBuilder, guided: str, vocab: int) -> str:
     place = g.op("Max", g.op("Sub", top_k, g.ints(1)), g.ints(0))
     least = g.op("Gather", best, place, axis=1)
     kept = g.op("Or", g.op("GreaterOrEqual", guided, least), g.op("Equal", top_k, g.ints(0)))
-    scaled = g.op("Div", guided, g.input("temperature", np.float32, (1,)))
+    # What is below the largest is exact near it; divided first, small temperatures would round the differences away.
+    below = g.op("Sub", guided, g.op("ReduceMax", guided, g.ints(1)))
+    scaled = g.op("Div", below, g.input("temperature", np.float32, (1,)))
     law = g.op("Softmax", g.op("Where", kept, scaled, g.scalar(-np.inf)), named="q")
     g.output(law, np.float32, ("images", vocab))
     return law

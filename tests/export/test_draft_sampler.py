@@ -61,6 +61,14 @@ def test_the_inverse_cdf_of_the_law(tmp_path: Path, vocab: int) -> None:
         np.testing.assert_array_equal(out["next_input_ids"][:, 0], out["token"])
 
 
+@pytest.mark.parametrize("temperature", [1e-5, 1e-3, 1, 50])
+def test_no_temperature_rounds_the_law(tmp_path: Path, temperature: float) -> None:
+    logits = (20 + np.random.default_rng(0).random((IMAGES, 64)) * temperature * 5).astype(np.float32)
+    out = Sampler(tmp_path, 64).draw(logits, np.full(IMAGES, 0.5), temperature=np.float32([temperature]))
+    law = warp(logits, SamplingConfig(temperature=float(np.float32(temperature))))
+    assert np.abs(out["q"] - law).sum(axis=1).max() < 1e-5
+
+
 def test_frequencies_follow_the_law(tmp_path: Path) -> None:
     logits = np.random.default_rng(0).standard_normal(30)
     n = 20_000
