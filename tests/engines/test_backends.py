@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from coolsd_trt.engines import backends, ort_cuda
-from coolsd_trt.engines.manifest import MANIFEST_NAME, PrecisionName
+from coolsd_trt.engines.manifest import MANIFEST_NAME, LoweringName, PrecisionName
 from coolsd_trt.engines.trt import opener
 from coolsd_trt.export.build import BuildRequest, build_bundle
 from coolsd_trt.runtime import BackendError, BundleError, Pipeline, SpeculativeConfig
@@ -282,6 +282,7 @@ def test_the_cuda_provider_keeps_caches_on_the_device(tiny_bundle: Path, cuda: F
     assert (cuda.device, cuda.closed) == ({}, 1)
 
 
+@pytest.mark.parametrize("lowering", ["tensor_scatter", "portable"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("backend", ["ort-cuda", "ort-trt"])
 def test_chains_run_on_the_cuda_provider_in_one_call(
@@ -292,9 +293,11 @@ def test_chains_run_on_the_cuda_provider_in_one_call(
     monkeypatch: pytest.MonkeyPatch,
     backend: str,
     precision: PrecisionName,
+    lowering: LoweringName,
 ) -> None:
     parts = (tiny_checkpoints / name for name in ("target", "image_tokenizer", "draft"))
-    build_bundle(BuildRequest(*parts, max_draft_length=8, precision=precision, tensorrt=True), tmp_path / "b")
+    made_for = {"precision": precision, "lowering": lowering, "tensorrt": True}
+    build_bundle(BuildRequest(*parts, max_draft_length=8, **made_for), tmp_path / "b")
     options = {"seed": 3, "images_per_prompt": 2, "speculative": SpeculativeConfig(rule="cool", draft_length=3)}
     made = []
     for drafter in (static_drafter, StaticDrafter):
