@@ -62,7 +62,7 @@ def speculative_config(
     if parameters["draft_length"] not in (AUTO, RENEW):
         return options.speculative_config(defaults, parameters)
     config = options.speculative_config(defaults, {**parameters, "draft_length": None})
-    with stderr.status("measuring acceptance and pass costs, once on this machine"):
+    with stderr.status("measuring acceptance and pass costs"):
         found = machine.choose(config)
     best = next(forecast for forecast in found if forecast.draft_length > 0)
     others = ", ".join(
