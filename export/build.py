@@ -228,8 +228,9 @@ def _write_parts(
         report("draft")
         head = target.head()
         parts["draft"] = write_draft(folder / "draft.onnx", models.draft, head, max_draft, lowering, precision)
-        path, opset = folder / "draft_sampler.onnx", LOWERINGS[lowering].opset
-        parts["draft_sampler"] = write_draft_sampler(path, models.draft.shape, opset)
+        if max_draft:  # else there is nothing to sample
+            path, opset = folder / "draft_sampler.onnx", LOWERINGS[lowering].opset
+            parts["draft_sampler"] = write_draft_sampler(path, models.draft.shape, opset)
     report("image decoder")
     parts["image_decoder"] = write_image_decoder(folder / "image_decoder.onnx", models.tokenizer, target.shape.grid)
     if request.image_encoder:

@@ -81,6 +81,14 @@ def test_the_defaults_of_a_bundle_can_be_used(
         assert pipeline.generate([0]).tokens.shape == (1, 16)
 
 
+def test_a_sampler_is_there_where_chains_can_be(request_: BuildRequest, tmp_path: Path) -> None:
+    assert build_bundle(request_, tmp_path / "a").manifest.draft_sampler is not None
+    without = (replace(request_, max_draft_length=0), replace(request_, draft=None))
+    for i, request in enumerate(without):
+        assert build_bundle(request, tmp_path / str(i)).manifest.draft_sampler is None
+        assert not (tmp_path / str(i) / "draft_sampler.onnx").exists()
+
+
 def test_the_same_checkpoints_give_the_same_bytes(request_: BuildRequest, tmp_path: Path) -> None:
     first, second = (build_bundle(request_, tmp_path / name).manifest for name in "ab")
     assert first == second
