@@ -110,3 +110,19 @@ def test_memory_is_of_the_process_that_runs(tiny_bundle: Path) -> None:
     files = sum(record.size for part in bundle.manifest.parts().values() for record in part.files)
     caches = 2 * (2 + 1) * 2 * 2 * (1 + 16 + 5) * 16 * 4  # K and V, layers, rows, heads, positions, width, float32
     assert needed_bytes(bundle) == files + caches
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--draft-length", 9), "--draft-length 9: whole chains have up to 8 here"),
+        (("--backend", "trt-rtx"), "the bundle has no TensorRT plans"),
+    ],
+)
+def test_drafts_that_can_not_be_timed_are_refused_before_a_table_begins(
+    tiny_bundle: Path, options: tuple[object, ...], words: str
+) -> None:
+    done = bench("drafting", tiny_bundle, *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
